@@ -1,0 +1,98 @@
+//! The contract between a program and whatever runs it: probe, plan, load, run.
+//!
+//! A backend takes a whole method and compiles it as it likes; there is no op-by-op interface.
+//! This room knows programs. It knows no backend and no model family.
+
+mod error;
+mod feed;
+mod plan;
+mod registry;
+
+use std::sync::Arc;
+
+use lapidary_program::Program;
+
+pub use error::{Error, Result};
+pub use feed::{Feed, FeedData, OutputTensor, Outputs, Sizes, bind};
+pub use plan::{MemoryPlan, fit};
+pub use registry::Registry;
+
+/// Something that programs can run on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// For people: `Intel Xeon, avx512-vnni, 2 threads`.
+    pub name: String,
+    /// Bytes that a program may use, as far as the system tells.
+    pub available_bytes: Option<u64>,
+}
+
+/// What a loader decides before a program is packed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Positions of one slot.
+    pub max_context: u32,
+    /// The most tokens of one call, and so of one slot in one call.
+    pub max_chunk: u32,
+    /// Conversations that are kept at once.
+    pub n_slots: u32,
+    /// Worker threads; `None` for what the machine allows.
+    pub threads: Option<usize>,
+}
+
+/// A way to run programs.
+pub trait Backend: Send + Sync {
+    /// The word behind `--backend`.
+    fn name(&self) -> &'static str;
+
+    /// The devices that can be used now; `Err` says why there is none.
+    fn probe(&self) -> Result<Vec<Device>>;
+
+    /// The most tokens of one call that this backend gains from.
+    fn preferred_chunk(&self) -> u32;
+
+    /// Kinds of ops in a method that this backend lacks; empty if it can run the method whole.
+    fn missing_ops(&self, program: &Program, method: &str) -> Vec<&'static str>;
+
+    /// Bytes that `load` would take, by part, without taking them.
+    fn plan(&self, program: &Program, options: &LoadOptions) -> Result<MemoryPlan>;
+
+    /// Packs the weights one at a time and makes an engine. `progress` is told weight bytes done
+    /// and in all.
+    fn load(
+        &self,
+        program: &Arc<Program>,
+        device: &Device,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Box<dyn Engine>>;
+}
+
+/// A packed program on one device, with the KV state of all its slots.
+///
+/// KV caches are addressed by slot and position, so an engine has no notion of a conversation:
+/// rewinding one is feeding a lower position again. The caller keeps the one rule that follows:
+/// a ring cache has forgotten positions older than its capacity before the newest one written.
+pub trait Engine: Send {
+    /// The program.
+    fn program(&self) -> &Arc<Program>;
+
+    /// As given to `load`.
+    fn options(&self) -> &LoadOptions;
+
+    /// One line for people: backend, device, instruction set, threads.
+    fn describe(&self) -> String;
+
+    /// Runs a method. `outputs` is filled in the order of the graph's outputs and keeps its
+    /// storage from call to call.
+    fn run(&mut self, method: &str, feeds: &[Feed<'_>], outputs: &mut Outputs) -> Result<()>;
+
+    /// Runs a method and shows every `f32` value that is made, by node number, in node order.
+    /// This is how `verify` names the first op that diverges; speed does not matter here, but the
+    /// kernels must be those that `run` uses.
+    fn trace(
+        &mut self,
+        method: &str,
+        feeds: &[Feed<'_>],
+        sink: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<()>;
+}

@@ -1,0 +1,54 @@
+use crate::{Backend, Device, Error, Result};
+
+/// The backends of a build, best first.
+#[derive(Default)]
+pub struct Registry {
+    backends: Vec<Box<dyn Backend>>,
+}
+
+impl Registry {
+    /// An empty registry.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a backend behind those that are there.
+    pub fn with(mut self, backend: impl Backend + 'static) -> Self {
+        self.backends.push(Box::new(backend));
+        self
+    }
+
+    /// All backends, best first.
+    pub fn iter(&self) -> impl Iterator<Item = &dyn Backend> {
+        self.backends.iter().map(AsRef::as_ref)
+    }
+
+    /// The backend that was asked for by name, and its first device. There is no fallback.
+    pub fn named(&self, name: &str) -> Result<(&dyn Backend, Device)> {
+        let known = || self.iter().map(Backend::name).collect::<Vec<_>>().join(", ");
+        let backend = self
+            .iter()
+            .find(|b| b.name() == name)
+            .ok_or_else(|| Error::UnknownBackend { name: name.to_string(), known: known() })?;
+        Ok((backend, first_device(backend)?))
+    }
+
+    /// The best backend that has a device, and why each better one was passed over.
+    pub fn auto(&self) -> Result<(&dyn Backend, Device, Vec<String>)> {
+        let mut passed = Vec::new();
+        for backend in self.iter() {
+            match first_device(backend) {
+                Ok(device) => return Ok((backend, device, passed)),
+                Err(e) => passed.push(e.to_string()),
+            }
+        }
+        Err(Error::Device(format!("no backend can be used: {}", passed.join("; "))))
+    }
+}
+
+fn first_device(backend: &dyn Backend) -> Result<Device> {
+    backend.probe()?.into_iter().next().ok_or_else(|| Error::Unavailable {
+        backend: backend.name(),
+        reason: "no device was found".into(),
+    })
+}

@@ -1,0 +1,177 @@
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use safetensors::SafeTensors;
+use safetensors::tensor::{Metadata as Header, SafeTensorError, TensorInfo};
+
+use super::sniff::{Kind, sniff};
+use super::{FORMAT, HASHES, OLDEST_VERSION, PREFIX, PROGRAM, VERSION, to_safetensors};
+use crate::error::{Error, Result};
+use crate::file::FileBytes;
+use crate::program::{Description, Program};
+use crate::weights::{Part, WeightDecl, WeightStore};
+
+/// Opens a `.lap` file and checks all of it but the numbers in the weights.
+pub fn open(path: &Path, mmap: bool) -> Result<Program> {
+    from_bytes(FileBytes::open(path, mmap)?)
+}
+
+/// The same for bytes that are already here.
+pub fn from_bytes(bytes: FileBytes) -> Result<Program> {
+    let (data_start, header) = header(&bytes)?;
+    let tensors = Tensors { header: header.tensors(), data_start };
+    let description: Description = serde_json::from_slice(tensors.bytes(&bytes, PROGRAM)?)?;
+
+    let mut ranges = HashMap::new();
+    let mut claimed = 0usize;
+    for (name, decl) in &description.weights {
+        for part in Part::ALL {
+            if let Some(range) = tensors.part(name, decl, part)? {
+                ranges.insert((name.clone(), part), range);
+                claimed = claimed.saturating_add(1);
+            }
+        }
+    }
+    let mut blobs = BTreeMap::new();
+    for name in tensors.header.keys() {
+        if let Some(blob) = name.strip_prefix(PREFIX) {
+            claimed = claimed.saturating_add(1);
+            if name != PROGRAM && name != HASHES {
+                blobs.insert(blob.to_string(), Arc::from(tensors.bytes(&bytes, name)?));
+            }
+        }
+    }
+    if claimed != tensors.header.len() {
+        let stray = tensors.header.keys().find(|n| !is_claimed(n, &description));
+        let stray = stray.map_or("?", String::as_str);
+        return Err(Error::weight(stray, "it is stored but not declared"));
+    }
+    Program::new(description, blobs, Arc::new(LapStore { bytes, ranges }))
+}
+
+/// Recomputes the hash of every tensor; `Err` names the first that is not as it was written.
+pub fn check_hashes(path: &Path) -> Result<()> {
+    let bytes = FileBytes::open(path, true)?;
+    let (data_start, header) = header(&bytes)?;
+    let tensors = Tensors { header: header.tensors(), data_start };
+    let stored = tensors.bytes(&bytes, HASHES)?;
+    let mut names: Vec<_> = tensors.header.iter().filter(|(n, _)| *n != HASHES).collect();
+    names.sort_by_key(|(_, info)| info.data_offsets);
+    let (hashes, _) = stored.as_chunks::<32>();
+    if hashes.len() != names.len() {
+        let what = format!("{} hashes for {} tensors", hashes.len(), names.len());
+        return Err(Error::weight(HASHES, what));
+    }
+    for ((name, _), hash) in names.into_iter().zip(hashes) {
+        if blake3::hash(tensors.bytes(&bytes, name)?).as_bytes() != hash {
+            return Err(Error::weight(name, "its bytes are not those that were written"));
+        }
+    }
+    Ok(())
+}
+
+fn header(bytes: &[u8]) -> Result<(usize, Header)> {
+    let kind = sniff(bytes);
+    // A file too short to carry a magic number may still be a truncated one of ours.
+    if bytes.len() > 16 && kind != Kind::Safetensors {
+        return Err(Error::NotLap { what: kind.advice().to_string() });
+    }
+    let (n, header) = SafeTensors::read_metadata(bytes).map_err(|e| container(bytes.len(), &e))?;
+    let info = header.metadata().clone().unwrap_or_default();
+    if info.get("format").map(String::as_str) != Some(FORMAT) {
+        return Err(Error::NotLap { what: Kind::Safetensors.advice().to_string() });
+    }
+    let found = info.get("version").cloned().unwrap_or_default();
+    match found.parse::<u32>() {
+        Ok(v) if (OLDEST_VERSION..=VERSION).contains(&v) => {}
+        parsed => {
+            let remedy = if parsed.is_ok_and(|v| v < OLDEST_VERSION) {
+                "export the checkpoint again"
+            } else {
+                "upgrade lapidary, or export the checkpoint again with this version"
+            };
+            return Err(Error::Version { found, oldest: OLDEST_VERSION, newest: VERSION, remedy });
+        }
+    }
+    Ok((n.saturating_add(8), header))
+}
+
+/// Says where a broken container breaks.
+fn container(len: usize, e: &SafeTensorError) -> Error {
+    let len = u64::try_from(len).unwrap_or(u64::MAX);
+    let (offset, what) = match e {
+        SafeTensorError::HeaderTooSmall => (len, "the file ends inside the header's length".into()),
+        SafeTensorError::HeaderTooLarge => (0, "the header's length is over 100 MB".into()),
+        SafeTensorError::InvalidHeaderLength => (len, "the file ends inside its header".into()),
+        SafeTensorError::MetadataIncompleteBuffer => {
+            (len, "the file's length is not what its header adds up to".into())
+        }
+        other => (8, format!("the header is damaged: {other}")),
+    };
+    Error::Container { offset, what }
+}
+
+fn is_claimed(tensor: &str, d: &Description) -> bool {
+    let weight = tensor.rsplit_once(':').map_or(tensor, |(w, _)| w);
+    tensor.starts_with(PREFIX) || d.weights.contains_key(tensor) || d.weights.contains_key(weight)
+}
+
+struct Tensors<'a> {
+    header: HashMap<String, &'a TensorInfo>,
+    data_start: usize,
+}
+
+impl Tensors<'_> {
+    fn range(&self, info: &TensorInfo) -> Range<usize> {
+        let (start, end) = info.data_offsets;
+        self.data_start.saturating_add(start)..self.data_start.saturating_add(end)
+    }
+
+    fn bytes<'b>(&self, bytes: &'b [u8], name: &str) -> Result<&'b [u8]> {
+        self.header
+            .get(name)
+            .and_then(|info| bytes.get(self.range(info)))
+            .ok_or_else(|| Error::Container { offset: 8, what: format!("`{name}` is missing") })
+    }
+
+    /// Where a part stands, after checking that it is stored as declared.
+    fn part(&self, name: &str, decl: &WeightDecl, part: Part) -> Result<Option<Range<usize>>> {
+        let Some((dtype, shape)) = decl.checked_part_layout(name, part)? else { return Ok(None) };
+        let stored_as = decl.part_name(name, part);
+        let info = self
+            .header
+            .get(&stored_as)
+            .ok_or_else(|| Error::weight(name, format!("`{stored_as}` is missing")))?;
+        let got: Vec<u64> =
+            info.shape.iter().map(|n| u64::try_from(*n).unwrap_or(u64::MAX)).collect();
+        if info.dtype != to_safetensors(dtype) || got != shape {
+            return Err(Error::weight(
+                name,
+                format!(
+                    "`{stored_as}` is {:?} {got:?}, its declaration asks for {} {shape:?}",
+                    info.dtype,
+                    dtype.name()
+                ),
+            ));
+        }
+        Ok(Some(self.range(info)))
+    }
+}
+
+struct LapStore {
+    bytes: FileBytes,
+    ranges: HashMap<(String, Part), Range<usize>>,
+}
+
+impl WeightStore for LapStore {
+    fn part(&self, weight: &str, part: Part) -> Result<Cow<'_, [u8]>> {
+        self.ranges
+            .get(&(weight.to_string(), part))
+            .and_then(|r| self.bytes.get(r.clone()))
+            .map(Cow::Borrowed)
+            .ok_or_else(|| Error::weight(weight, format!("{part:?} is not stored")))
+    }
+}

@@ -1,0 +1,60 @@
+//! What a model *is*, with no device in it.
+//!
+//! A [`Program`] holds methods (graphs of [`Op`]s), state declarations (KV caches), metadata,
+//! weight declarations and the bytes behind them, and small blobs (tokenizer, chat template).
+//! This room knows bytes, shapes and op names.
+//! It knows nothing of devices, of checkpoint formats other than `.lap`, or of any model family.
+//!
+//! Files are untrusted: everything that comes from one is checked before it is used, and the
+//! modules that touch them may not panic, index, or do unchecked arithmetic.
+
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions
+)]
+pub mod lap;
+
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions
+)]
+mod rules;
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions
+)]
+mod validate;
+
+mod dtype;
+mod encoding;
+mod error;
+mod file;
+mod graph;
+mod metadata;
+mod op;
+mod program;
+mod shape;
+mod weights;
+
+pub use dtype::DType;
+pub use encoding::{Encoding, QuantLayout, ScaleFormat};
+pub use error::{Error, Result};
+pub use file::FileBytes;
+pub use graph::{Graph, GraphBuilder, Input, Node, Output, ValueId, ValueType};
+pub use metadata::{Metadata, Modality, SamplingDefaults};
+pub use op::{AttentionSpec, Op, RopeSpec, input};
+pub use program::{Description, Method, Program, StateDecl, blob, method};
+pub use shape::{Dim, Shape, Sym};
+pub use weights::{MemoryStore, Part, Weight, WeightDecl, WeightStore};

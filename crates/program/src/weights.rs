@@ -1,0 +1,313 @@
+//! Weight declarations, the bytes behind them, and what those bytes mean.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::dtype::DType;
+use crate::encoding::{Encoding, QuantLayout, ScaleFormat};
+use crate::error::{Error, Result};
+
+/// The stored pieces of a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// The numbers of a dense weight, or the packed codes of a quantised one.
+    Data,
+    /// Scales, one per group.
+    Scale,
+    /// Biases, one per group.
+    Bias,
+    /// Floats over nested scales.
+    SuperScale,
+    /// Floats over nested biases.
+    SuperBias,
+}
+
+/// Shape and encoding of one weight.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WeightDecl {
+    /// Lengths, outermost first; a linear is `[out, in]`.
+    pub shape: Vec<u64>,
+    /// How its numbers are written.
+    pub encoding: Encoding,
+}
+
+/// Where the bytes of weights come from.
+///
+/// A store may borrow from a mapped file or make the bytes when asked; it must not keep what it
+/// makes, so that a loader which asks for one weight at a time never holds two.
+pub trait WeightStore: Send + Sync {
+    /// The bytes of one part of one weight.
+    fn part(&self, weight: &str, part: Part) -> Result<Cow<'_, [u8]>>;
+}
+
+/// Weights held in memory: for tests, and for what a quantiser has just made.
+#[derive(Default)]
+pub struct MemoryStore {
+    parts: HashMap<(String, Part), Vec<u8>>,
+}
+
+/// One weight with its bytes at hand.
+pub struct Weight<'a> {
+    /// Shape and encoding.
+    pub decl: &'a WeightDecl,
+    /// The `Data` part.
+    pub data: Cow<'a, [u8]>,
+    scale: Cow<'a, [u8]>,
+    bias: Cow<'a, [u8]>,
+    super_scale: Cow<'a, [u8]>,
+    super_bias: Cow<'a, [u8]>,
+}
+
+impl Part {
+    /// All parts, in the order they are written.
+    pub const ALL: [Part; 5] =
+        [Part::Data, Part::Scale, Part::Bias, Part::SuperScale, Part::SuperBias];
+}
+
+impl WeightDecl {
+    /// A dense weight.
+    pub fn dense(shape: impl Into<Vec<u64>>, dtype: DType) -> Self {
+        WeightDecl { shape: shape.into(), encoding: Encoding::Dense(dtype) }
+    }
+
+    /// A quantised weight.
+    pub fn quant(shape: impl Into<Vec<u64>>, layout: QuantLayout) -> Self {
+        WeightDecl { shape: shape.into(), encoding: Encoding::Quant(layout) }
+    }
+
+    /// Number of elements; `None` on overflow.
+    pub fn checked_elements(&self) -> Option<u64> {
+        self.shape.iter().try_fold(1u64, |n, d| n.checked_mul(*d))
+    }
+
+    /// Number of elements of a validated weight.
+    pub fn n_elements(&self) -> usize {
+        self.shape.iter().product::<u64>() as usize
+    }
+
+    /// Length of a row: the innermost length.
+    pub fn cols(&self) -> usize {
+        self.shape.last().map_or(1, |d| *d as usize)
+    }
+
+    /// Number of rows: the product of all other lengths.
+    pub fn rows(&self) -> usize {
+        let outer = self.shape.len().saturating_sub(1);
+        self.shape.iter().take(outer).product::<u64>() as usize
+    }
+
+    /// The element type and the shape of one part, or `None` if this encoding has no such part.
+    ///
+    /// The answer describes a validated weight; `validate` uses checked arithmetic first.
+    pub fn part_layout(&self, part: Part) -> Option<(DType, Vec<u64>)> {
+        let with_last = |n: usize| {
+            let mut shape = self.shape.clone();
+            if let Some(last) = shape.last_mut() {
+                *last = n as u64;
+            }
+            shape
+        };
+        let cols = self.cols();
+        match (self.encoding, part) {
+            (Encoding::Dense(dtype), Part::Data) => Some((dtype, self.shape.clone())),
+            (Encoding::Dense(_), _) => None,
+            (Encoding::Quant(q), Part::Data) => Some((DType::U8, with_last(q.row_bytes(cols)))),
+            (Encoding::Quant(q), Part::Bias | Part::SuperBias) if !q.affine => None,
+            (Encoding::Quant(q), Part::Scale | Part::Bias) => {
+                let dtype = match q.scale {
+                    ScaleFormat::Plain { dtype } => dtype,
+                    ScaleFormat::Nested { sub, .. } => sub,
+                };
+                Some((dtype, with_last(q.groups(cols))))
+            }
+            (Encoding::Quant(q), Part::SuperScale | Part::SuperBias) => match q.scale {
+                ScaleFormat::Plain { .. } => None,
+                ScaleFormat::Nested { dtype, .. } => Some((dtype, with_last(q.super_groups(cols)))),
+            },
+        }
+    }
+
+    /// The same for a declaration that comes from a file and has not been checked yet.
+    pub(crate) fn checked_part_layout(
+        &self,
+        name: &str,
+        part: Part,
+    ) -> Result<Option<(DType, Vec<u64>)>> {
+        crate::validate::weight(name, self)?;
+        Ok(self.part_layout(part))
+    }
+
+    /// Bytes of one part; 0 if there is none.
+    pub fn part_bytes(&self, part: Part) -> u64 {
+        self.part_layout(part)
+            .map_or(0, |(dtype, shape)| shape.iter().product::<u64>() * dtype.size_bytes() as u64)
+    }
+
+    /// Bytes of all parts.
+    pub fn size_bytes(&self) -> u64 {
+        Part::ALL.iter().map(|p| self.part_bytes(*p)).sum()
+    }
+
+    /// The name under which a part stands in a `.lap` file.
+    pub fn part_name(&self, weight: &str, part: Part) -> String {
+        match (self.encoding, part) {
+            (Encoding::Dense(_), _) => weight.to_string(),
+            (Encoding::Quant(q), Part::Data) => format!("{weight}:q{}", q.bits),
+            (_, Part::Scale) => format!("{weight}:scale"),
+            (_, Part::Bias) => format!("{weight}:bias"),
+            (_, Part::SuperScale) => format!("{weight}:super_scale"),
+            (_, Part::SuperBias) => format!("{weight}:super_bias"),
+        }
+    }
+}
+
+impl MemoryStore {
+    /// An empty store.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds or replaces one part.
+    pub fn insert(&mut self, weight: impl Into<String>, part: Part, bytes: Vec<u8>) {
+        self.parts.insert((weight.into(), part), bytes);
+    }
+
+    /// Adds a dense `f32` weight.
+    pub fn insert_f32(&mut self, weight: impl Into<String>, values: &[f32]) {
+        self.insert(weight, Part::Data, values.iter().flat_map(|v| v.to_le_bytes()).collect());
+    }
+}
+
+impl WeightStore for MemoryStore {
+    fn part(&self, weight: &str, part: Part) -> Result<Cow<'_, [u8]>> {
+        self.parts
+            .get(&(weight.to_string(), part))
+            .map(|b| Cow::Borrowed(b.as_slice()))
+            .ok_or_else(|| Error::weight(weight, format!("{part:?} is not stored")))
+    }
+}
+
+impl<'a> Weight<'a> {
+    /// Fetches all parts of a weight and checks their sizes.
+    pub fn fetch(name: &str, decl: &'a WeightDecl, store: &'a dyn WeightStore) -> Result<Self> {
+        let get = |part: Part| -> Result<Cow<'a, [u8]>> {
+            let want = decl.part_bytes(part);
+            if want == 0 {
+                return Ok(Cow::Borrowed(&[]));
+            }
+            let bytes = store.part(name, part)?;
+            if bytes.len() as u64 != want {
+                return Err(Error::weight(
+                    name,
+                    format!("{part:?} has {} bytes, its declaration asks for {want}", bytes.len()),
+                ));
+            }
+            Ok(bytes)
+        };
+        Ok(Weight {
+            decl,
+            data: get(Part::Data)?,
+            scale: get(Part::Scale)?,
+            bias: get(Part::Bias)?,
+            super_scale: get(Part::SuperScale)?,
+            super_bias: get(Part::SuperBias)?,
+        })
+    }
+
+    /// The bytes of one part; empty if there is none.
+    pub fn part(&self, part: Part) -> &[u8] {
+        match part {
+            Part::Data => &self.data,
+            Part::Scale => &self.scale,
+            Part::Bias => &self.bias,
+            Part::SuperScale => &self.super_scale,
+            Part::SuperBias => &self.super_bias,
+        }
+    }
+
+    /// The scales of one row as floats, nesting resolved.
+    pub fn row_scales(&self, row: usize, out: &mut [f32]) {
+        self.row_factors(row, &self.scale, &self.super_scale, out);
+    }
+
+    /// The biases of one row as floats; zeros if there are none.
+    pub fn row_biases(&self, row: usize, out: &mut [f32]) {
+        if self.bias.is_empty() {
+            out.fill(0.0);
+        } else {
+            self.row_factors(row, &self.bias, &self.super_bias, out);
+        }
+    }
+
+    fn row_factors(&self, row: usize, sub: &[u8], sup: &[u8], out: &mut [f32]) {
+        let Encoding::Quant(q) = self.decl.encoding else {
+            out.fill(1.0);
+            return;
+        };
+        let groups = out.len();
+        let take = |bytes: &[u8], dtype: DType, n: usize, out: &mut [f32]| {
+            let size = dtype.size_bytes();
+            dtype.decode_f32(&bytes[row * n * size..(row + 1) * n * size], out);
+        };
+        match q.scale {
+            ScaleFormat::Plain { dtype } => take(sub, dtype, groups, out),
+            ScaleFormat::Nested { per, sub: sub_dtype, dtype } => {
+                take(sub, sub_dtype, groups, out);
+                let n_super = groups / per as usize;
+                let size = dtype.size_bytes();
+                let row_bytes = &sup[row * n_super * size..(row + 1) * n_super * size];
+                for (outer, bytes) in out.chunks_mut(per as usize).zip(row_bytes.chunks(size)) {
+                    let mut factor = [0.0];
+                    dtype.decode_f32(bytes, &mut factor);
+                    for scale in outer {
+                        *scale *= factor[0];
+                    }
+                }
+            }
+        }
+    }
+
+    /// The numbers of one row. This is the meaning of every encoding.
+    pub fn row_f32(&self, row: usize, out: &mut [f32]) {
+        let cols = self.decl.cols();
+        assert_eq!(out.len(), cols, "row length");
+        let q = match self.decl.encoding {
+            Encoding::Dense(dtype) => {
+                let size = cols * dtype.size_bytes();
+                dtype.decode_f32(&self.data[row * size..(row + 1) * size], out);
+                return;
+            }
+            Encoding::Quant(q) => q,
+        };
+        let row_bytes = q.row_bytes(cols);
+        let mut codes = vec![0u8; cols];
+        q.unpack_row(&self.data[row * row_bytes..(row + 1) * row_bytes], &mut codes);
+        let groups = q.groups(cols);
+        let mut scales = vec![0.0; groups];
+        let mut biases = vec![0.0; groups];
+        self.row_scales(row, &mut scales);
+        self.row_biases(row, &mut biases);
+        let offset = i32::from(q.offset);
+        for (g, (out, codes)) in
+            out.chunks_mut(q.group as usize).zip(codes.chunks(q.group as usize)).enumerate()
+        {
+            for (o, code) in out.iter_mut().zip(codes) {
+                let scaled = (i32::from(*code) - offset) as f32 * scales[g];
+                *o = if q.affine { scaled + biases[g] } else { scaled };
+            }
+        }
+    }
+
+    /// All numbers, row after row.
+    pub fn to_f32(&self) -> Vec<f32> {
+        let cols = self.decl.cols();
+        let mut out = vec![0.0; self.decl.n_elements()];
+        for (row, chunk) in out.chunks_mut(cols).enumerate() {
+            self.row_f32(row, chunk);
+        }
+        out
+    }
+}
