@@ -85,8 +85,7 @@ fn forward(
     let slots = g.input(input::SLOTS, ValueType::indices(Sym::Tokens));
     let positions = g.input(input::POSITIONS, ValueType::indices(Sym::Tokens));
     let bidirectional = c.layers.iter().any(|l| l.bidirectional_blocks);
-    let horizons =
-        bidirectional.then(|| g.input(input::HORIZONS, ValueType::indices(Sym::Tokens)));
+    let horizons = bidirectional.then(|| g.input(input::HORIZONS, ValueType::indices(Sym::Tokens)));
     let rows = g.input(input::ROWS, ValueType::indices(Sym::Rows));
 
     let place = Place { slots, positions, horizons };
@@ -102,7 +101,8 @@ fn forward(
     let x = b.node("model.rows", Op::GatherRows, &[x, rows])?;
     let hidden = b.norm("model.norm", "model.norm", x, c.hidden_size)?;
     let head = if c.tie_word_embeddings { EMBED_TOKENS } else { LM_HEAD };
-    let mut logits = b.node("lm_head", Op::Linear { weight: head.into(), bias: None }, &[hidden])?;
+    let mut logits =
+        b.node("lm_head", Op::Linear { weight: head.into(), bias: None }, &[hidden])?;
     if let Some(cap) = c.final_logit_softcapping {
         logits = b.node("final_logit_softcapping", Op::SoftCap { cap }, &[logits])?;
     }
@@ -289,7 +289,8 @@ impl Blocks<'_> {
     fn experts(&mut self, p: &str, l: &LayerConfig, x: ValueId) -> Result<ValueId> {
         let hidden = self.c.hidden_size;
         let moe = l.moe.ok_or_else(|| Error::config("a layer without experts"))?;
-        let norm = Op::RmsNorm { weight: None, eps: self.c.rms_norm_eps, offset: 0.0, width: hidden };
+        let norm =
+            Op::RmsNorm { weight: None, eps: self.c.rms_norm_eps, offset: 0.0, width: hidden };
         let r = self.node(&format!("{p}router.norm"), norm, &[x])?;
         let weight = format!("{}{p}router.scale", self.prefix);
         let r = self.node(&format!("{p}router.scale"), Op::ScaleBy { weight }, &[r])?;
@@ -368,7 +369,9 @@ fn embed_scale(
         (EmbedScale::StoredType, Encoding::Dense(DType::Bf16)) => {
             half::bf16::from_f32(exact).to_f32()
         }
-        (EmbedScale::StoredType, Encoding::Dense(DType::F16)) => half::f16::from_f32(exact).to_f32(),
+        (EmbedScale::StoredType, Encoding::Dense(DType::F16)) => {
+            half::f16::from_f32(exact).to_f32()
+        }
         _ => exact,
     })
 }

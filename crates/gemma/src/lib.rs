@@ -21,8 +21,8 @@ macro_rules! untrusted {
 mod build;
 mod config;
 mod error;
-mod released;
 pub mod names;
+mod released;
 
 untrusted!(pub mod gguf);
 untrusted!(pub mod hf);
@@ -35,5 +35,5 @@ pub use config::{
     TextConfig,
 };
 pub use error::{Error, Result};
-pub use released::{RELEASED, Released};
 pub use import::{Imported, ImportedDraft, MADE_BY, OpenOptions, assemble, open};
+pub use released::{RELEASED, Released};

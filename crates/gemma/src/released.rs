@@ -4,9 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lapidary_program::{
-    DType, Metadata, Part, Program, SamplingDefaults, WeightDecl, WeightStore,
-};
+use lapidary_program::{DType, Metadata, Part, Program, SamplingDefaults, WeightDecl, WeightStore};
 
 use crate::error::{Error, Result};
 use crate::hf_config::{HfConfig, parse};
@@ -96,8 +94,7 @@ fn declare(specs: &[WeightSpec]) -> BTreeMap<String, WeightDecl> {
         .iter()
         .filter(|s| !s.name.ends_with(".bias"))
         .map(|s| {
-            let dtype =
-                if s.name.ends_with("token_ordering") { DType::I64 } else { DType::Bf16 };
+            let dtype = if s.name.ends_with("token_ordering") { DType::I64 } else { DType::Bf16 };
             (s.name.clone(), WeightDecl::dense(s.shape.clone(), dtype))
         })
         .collect()

@@ -1,11 +1,14 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use safetensors::SafeTensors;
 use safetensors::tensor::{Metadata as Header, SafeTensorError, TensorInfo};
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::sniff::{Kind, sniff};
 use super::{FORMAT, HASHES, OLDEST_VERSION, PREFIX, PROGRAM, VERSION, to_safetensors};
@@ -81,6 +84,15 @@ fn header(bytes: &[u8]) -> Result<(usize, Header)> {
     }
     let (n, header) = SafeTensors::read_metadata(bytes).map_err(|e| container(bytes.len(), &e))?;
     let info = header.metadata().clone().unwrap_or_default();
+    let text = bytes.get(8..n.saturating_add(8)).unwrap_or_default();
+    let entries = serde_json::from_slice::<CountedKeys>(text)?.0;
+    let unique = header.tensors().len().saturating_add(usize::from(header.metadata().is_some()));
+    if entries != unique {
+        return Err(Error::Container {
+            offset: 8,
+            what: "a name stands twice in the header".into(),
+        });
+    }
     if info.get("format").map(String::as_str) != Some(FORMAT) {
         return Err(Error::NotLap { what: Kind::Safetensors.advice().to_string() });
     }
@@ -97,6 +109,31 @@ fn header(bytes: &[u8]) -> Result<(usize, Header)> {
         }
     }
     Ok((n.saturating_add(8), header))
+}
+
+/// The number of entries of a JSON object, names that stand twice counted twice.
+struct CountedKeys(usize);
+
+impl<'de> Deserialize<'de> for CountedKeys {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        struct Count;
+        impl<'de> Visitor<'de> for Count {
+            type Value = CountedKeys;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<CountedKeys, A::Error> {
+                let mut n = 0usize;
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
+                    n = n.saturating_add(1);
+                }
+                Ok(CountedKeys(n))
+            }
+        }
+        d.deserialize_map(Count)
+    }
 }
 
 /// Says where a broken container breaks.
