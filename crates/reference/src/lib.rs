@@ -1,1 +1,60 @@
-//! (being written)
+//! The scalar f32 meaning of every op: the oracle, and the first backend.
+//!
+//! Each op is one file in `ops/`, written to be read: obvious loops over plain slices.
+//! The engine walks a method's nodes in order and reads weights from the program as it goes.
+//! Nothing is packed, fused or cached here, so that a disagreement with another backend has only
+//! one side to look at. This room knows programs and the backend contract, and no other backend.
+
+mod engine;
+mod ops;
+
+use std::sync::Arc;
+
+use lapidary_backend::{Backend, Device, Engine, LoadOptions, MemoryPlan, Result};
+use lapidary_program::Program;
+
+use crate::engine::ReferenceEngine;
+
+/// Runs every program, slowly, and says what the right answer is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReferenceBackend;
+
+impl Backend for ReferenceBackend {
+    fn name(&self) -> &'static str {
+        "reference"
+    }
+
+    fn probe(&self) -> Result<Vec<Device>> {
+        Ok(vec![Device { name: "reference, scalar f32".into(), available_bytes: None }])
+    }
+
+    fn preferred_chunk(&self) -> u32 {
+        64
+    }
+
+    fn missing_ops(&self, _program: &Program, _method: &str) -> Vec<&'static str> {
+        Vec::new()
+    }
+
+    /// Weights count as 0: they are read from the program's store and never copied.
+    fn plan(&self, program: &Program, options: &LoadOptions) -> Result<MemoryPlan> {
+        Ok(MemoryPlan {
+            weights: 0,
+            kv: MemoryPlan::kv_bytes(program, options, 4),
+            activations: MemoryPlan::activation_bytes(program, options),
+        })
+    }
+
+    fn load(
+        &self,
+        program: &Arc<Program>,
+        _device: &Device,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Box<dyn Engine>> {
+        let engine = ReferenceEngine::new(program.clone(), options.clone())?;
+        let total = program.weight_bytes();
+        progress(total, total);
+        Ok(Box::new(engine))
+    }
+}
