@@ -1,0 +1,142 @@
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
+use lapidary_program::{Encoding, Part, WeightDecl, WeightStore};
+
+use super::quants;
+use super::reader::{Gguf, TensorInfo};
+use crate::error::{Error, Result};
+
+/// The weights of a GGUF file under canonical names.
+///
+/// Dense weights are borrowed from the file; the parts of quantised ones are made when asked for.
+pub struct GgufStore {
+    file: Gguf,
+    sources: HashMap<String, Source>,
+    used: HashSet<usize>,
+}
+
+/// Where a weight comes from: numbers of tensors in the file.
+enum Source {
+    /// One tensor as it is.
+    Whole(usize),
+    /// Two tensors of rank 3 and equal type, interleaved by their outermost length: all rows of
+    /// the first under index 0, then all rows of the second under index 0, and so on.
+    Joined(usize, usize),
+}
+
+impl GgufStore {
+    /// A store that knows no names yet.
+    pub fn new(file: Gguf) -> Self {
+        GgufStore { file, sources: HashMap::new(), used: HashSet::new() }
+    }
+
+    /// The file.
+    pub fn file(&self) -> &Gguf {
+        &self.file
+    }
+
+    /// Makes `weight` a name for a tensor and says what it is.
+    pub fn bind(&mut self, weight: &str, tensor: &str) -> Result<WeightDecl> {
+        let (index, info) = self.find(tensor)?;
+        let decl = WeightDecl { shape: info.shape.clone(), encoding: encoding(info)? };
+        self.sources.insert(weight.to_string(), Source::Whole(index));
+        self.used.insert(index);
+        Ok(decl)
+    }
+
+    /// Makes `weight` a name for two stacks of matrices `[E, I, K]` and `[E, J, K]`, joined to
+    /// `[E, I + J, K]`, and says what it is.
+    pub fn bind_joined(&mut self, weight: &str, tensors: [&str; 2]) -> Result<WeightDecl> {
+        let [first_name, second_name] = tensors;
+        let (first_index, first) = self.find(first_name)?;
+        let (second_index, second) = self.find(second_name)?;
+        if first.ggml_type != second.ggml_type {
+            let what = format!(
+                "it is {}, but `{first_name}`, which is joined with it, is {}; get a file that \
+                 stores both in the same type",
+                second.ggml_type.name(),
+                first.ggml_type.name()
+            );
+            return Err(Error::tensor(second_name, what));
+        }
+        let (rows, shape) = match (first.shape.as_slice(), second.shape.as_slice()) {
+            ([e, i, k], [e2, j, k2]) if e == e2 && k == k2 => (i.checked_add(*j), (*e, *k)),
+            _ => (None, (0, 0)),
+        };
+        let Some(rows) = rows else {
+            let what =
+                format!("shape {:?} can't be joined with {:?}", second.shape, first.shape);
+            return Err(Error::tensor(second_name, what));
+        };
+        let decl =
+            WeightDecl { shape: vec![shape.0, rows, shape.1], encoding: encoding(first)? };
+        self.sources.insert(weight.to_string(), Source::Joined(first_index, second_index));
+        self.used.extend([first_index, second_index]);
+        Ok(decl)
+    }
+
+    /// The tensors that stand behind no name.
+    pub(super) fn unused(&self) -> impl Iterator<Item = &TensorInfo> {
+        let tensors = self.file.tensors().iter().enumerate();
+        tensors.filter(|(i, _)| !self.used.contains(i)).map(|(_, t)| t)
+    }
+
+    fn find(&self, tensor: &str) -> Result<(usize, &TensorInfo)> {
+        self.file
+            .tensor_index(tensor)
+            .and_then(|i| Some((i, self.file.tensors().get(i)?)))
+            .ok_or_else(|| Error::tensor(tensor, "it is missing"))
+    }
+
+    /// One part of one tensor.
+    fn tensor_part(&self, index: usize, part: Part) -> Option<Cow<'_, [u8]>> {
+        let info = self.file.tensors().get(index)?;
+        let bytes = self.file.tensor_bytes(info);
+        match info.ggml_type.encoding()? {
+            Encoding::Dense(_) => (part == Part::Data).then_some(Cow::Borrowed(bytes)),
+            Encoding::Quant(_) => quants::part(info.ggml_type, part, bytes).map(Cow::Owned),
+        }
+    }
+
+    fn joined_part(&self, first: usize, second: usize, part: Part) -> Option<Cow<'_, [u8]>> {
+        let outer = *self.file.tensors().get(first)?.shape.first()?;
+        let outer = usize::try_from(outer).ok()?;
+        let first = self.tensor_part(first, part)?;
+        let second = self.tensor_part(second, part)?;
+        let (first_len, second_len) =
+            (first.len().checked_div(outer)?, second.len().checked_div(outer)?);
+        if first_len == 0 || second_len == 0 {
+            return None;
+        }
+        let mut joined = Vec::with_capacity(first.len().checked_add(second.len())?);
+        for (a, b) in first.chunks_exact(first_len).zip(second.chunks_exact(second_len)) {
+            joined.extend_from_slice(a);
+            joined.extend_from_slice(b);
+        }
+        Some(Cow::Owned(joined))
+    }
+}
+
+impl WeightStore for GgufStore {
+    fn part(&self, weight: &str, part: Part) -> lapidary_program::Result<Cow<'_, [u8]>> {
+        let bytes = self.sources.get(weight).and_then(|source| match source {
+            Source::Whole(index) => self.tensor_part(*index, part),
+            Source::Joined(first, second) => self.joined_part(*first, *second, part),
+        });
+        bytes.ok_or_else(|| lapidary_program::Error::Weight {
+            weight: weight.to_string(),
+            what: format!("{part:?} is not stored"),
+        })
+    }
+}
+
+fn encoding(info: &TensorInfo) -> Result<Encoding> {
+    info.ggml_type.encoding().ok_or_else(|| {
+        let what = format!(
+            "its type {} is not read; get a file in Q4_0, Q4_K_M, Q6_K, Q8_0, F16 or BF16",
+            info.ggml_type.name()
+        );
+        Error::tensor(&info.name, what)
+    })
+}
