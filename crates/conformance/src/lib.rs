@@ -1,1 +1,20 @@
-//! (being written)
+//! What every backend must do.
+//!
+//! [`suite::ops`] runs each op alone, in odd shapes and every weight encoding, and compares with
+//! formulas in `f64` that are written here, independently of any backend, and with the reference.
+//! [`suite::properties`] takes any program with a `forward` method and checks what must hold
+//! whatever the numbers are: chunks, slots, rings, rewinding, traces, bad feeds.
+//!
+//! A backend's runner is one file in `tests/` with an ignore list of its own.
+
+mod case;
+mod lab;
+mod models;
+mod ops;
+mod properties;
+mod random;
+mod report;
+pub mod suite;
+mod tolerance;
+
+pub use report::{Outcome, Report};

@@ -49,7 +49,11 @@ struct Expected(Vec<u8>);
 
 impl Expected {
     fn read(family: &str) -> Self {
-        Expected(std::fs::read(tiny(family).join("reference.safetensors")).unwrap())
+        Self::beside(&tiny(family))
+    }
+
+    fn beside(folder: &Path) -> Self {
+        Expected(std::fs::read(folder.join("reference.safetensors")).unwrap())
     }
 
     fn bytes(&self, name: &str) -> Vec<u8> {
@@ -68,7 +72,7 @@ impl Expected {
 }
 
 fn load(backend: &dyn Backend, program: Program) -> Box<dyn Engine> {
-    let options = LoadOptions { max_context: 256, max_chunk: 64, n_slots: 1, threads: None };
+    let options = LoadOptions { max_context: 256, max_chunk: 256, n_slots: 1, threads: None };
     let device = backend.probe().unwrap().remove(0);
     backend.load(&Arc::new(program), &device, &options, &mut |_, _| {}).unwrap()
 }
@@ -101,9 +105,8 @@ fn assert_close(what: &str, got: &[f32], want: &[f32], tolerance: f32) {
     assert!(worst <= tolerance, "{what}: differs by {worst}");
 }
 
-fn check(backend: &dyn Backend, family: &str, folder: &Path, prefix: &str) {
-    let expected = Expected::read(family);
-    let what = format!("{family} on {}", backend.name());
+fn check(backend: &dyn Backend, folder: &Path, expected: &Expected, prefix: &str) {
+    let what = format!("{} on {}", folder.display(), backend.name());
     let program = lapidary_gemma::open(folder, &OpenOptions::default())
         .unwrap_or_else(|e| panic!("{what}: {e}"));
     let mut engine = load(backend, program);
@@ -127,9 +130,28 @@ fn check(backend: &dyn Backend, family: &str, folder: &Path, prefix: &str) {
 fn every_text_family(backend: &dyn Backend) {
     let all = TEXT.iter().map(|f| (*f, "")).chain(TEXT_OF_MULTIMODAL.iter().map(|f| (*f, "text.")));
     for (family, prefix) in all {
-        check(backend, family, &tiny(family), prefix);
-        check(backend, family, in_hub_style(family).path(), prefix);
+        let expected = Expected::read(family);
+        check(backend, &tiny(family), &expected, prefix);
+        check(backend, in_hub_style(family).path(), &expected, prefix);
     }
+}
+
+/// `testdata/fuzz_configs.py` makes any number of random configurations; where its folder is named
+/// by the environment, each is checked.
+fn every_random_configuration(backend: &dyn Backend) -> usize {
+    let Some(folder) = std::env::var_os("LAPIDARY_RANDOM_CONFIGS") else {
+        eprintln!("SKIPPED: LAPIDARY_RANDOM_CONFIGS names no folder of testdata/fuzz_configs.py");
+        return 0;
+    };
+    let mut n = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let folder = entry.unwrap().path();
+        if folder.is_dir() {
+            check(backend, &folder, &Expected::beside(&folder), "");
+            n += 1;
+        }
+    }
+    n
 }
 
 /// The drafter reads the caches that its target wrote.
@@ -140,8 +162,8 @@ fn drafters(backend: &dyn Backend) {
         let what = format!("{family} on {}", backend.name());
         let expected = Expected::read(family);
         let options = OpenOptions { draft: Some(tiny(family)), ..OpenOptions::default() };
-        let program = lapidary_gemma::open(&tiny(target), &options)
-            .unwrap_or_else(|e| panic!("{what}: {e}"));
+        let program =
+            lapidary_gemma::open(&tiny(target), &options).unwrap_or_else(|e| panic!("{what}: {e}"));
         let mut engine = load(backend, program);
         let tokens = expected.ids("input_ids");
         let (_, hidden) = forward(engine.as_mut(), &tokens, 0);
@@ -168,6 +190,14 @@ fn drafters(backend: &dyn Backend) {
             hidden = out.get("hidden").unwrap().data.clone();
             assert_close(&what, &hidden, &expected.f32(&format!("step{step}.hidden")), TOLERANCE);
         }
+    }
+}
+
+#[test]
+fn random_configurations_agree_with_transformers() {
+    let wanted = std::env::var_os("LAPIDARY_RANDOM_CONFIGS").is_some();
+    for backend in [&lapidary_reference::ReferenceBackend as &dyn Backend] {
+        assert_eq!(every_random_configuration(backend) > 0, wanted, "the folder was empty");
     }
 }
 

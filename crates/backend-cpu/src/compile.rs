@@ -1,0 +1,477 @@
+//! Methods as lists of steps: weights by number, activations in buffers that are reused.
+//!
+//! Compiling needs declarations only, so that `plan` knows to the byte what `load` will take.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use lapidary_backend::{LoadOptions, Sizes};
+use lapidary_program::{
+    AttentionSpec, Dim, Graph, Method, Node, Op, Program, RopeSpec, Sym, ValueId, ValueType,
+};
+
+use crate::cache::CacheShape;
+use crate::ops::{attention, experts, rope};
+use crate::weights::{MatrixId, OrderingId, TableId, VectorId, Wanted, matrix_shape};
+
+/// A program made ready for this backend, but for the bytes of its weights.
+pub(crate) struct Compiled {
+    pub methods: BTreeMap<String, CompiledMethod>,
+    pub weights: Wanted,
+    pub caches: Vec<CacheShape>,
+    pub room: RoomShape,
+}
+
+/// Lengths of the buffers that all methods share.
+#[derive(Default)]
+pub(crate) struct RoomShape {
+    /// Activations, by buffer.
+    pub floats: Vec<usize>,
+    /// Indices that a router makes, by buffer.
+    pub ids: Vec<usize>,
+    /// Scratch of one thread.
+    pub per_thread: usize,
+    /// Scratch of one call.
+    pub per_call: usize,
+}
+
+/// One entry point.
+pub(crate) struct CompiledMethod {
+    pub steps: Vec<Step>,
+    /// By graph output: its name and where it is.
+    pub outputs: Vec<(String, Value)>,
+}
+
+/// One op with its operands.
+pub(crate) struct Step {
+    /// The node that it does, unless it is an extra.
+    pub node: Option<usize>,
+    pub op: StepOp,
+    pub inputs: Vec<Value>,
+    pub outputs: Vec<Value>,
+    /// Whether the output is where the first input was.
+    pub in_place: bool,
+}
+
+/// Where a value is, and its lengths.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Value {
+    pub place: Place,
+    pub rows: Dim,
+    pub channels: usize,
+}
+
+/// Where a value is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Place {
+    /// What the caller feeds.
+    Feed(usize),
+    /// A buffer of activations.
+    Floats(usize),
+    /// A buffer of indices.
+    Ids(usize),
+}
+
+/// An op with its weights and caches resolved.
+pub(crate) enum StepOp {
+    Embed {
+        table: TableId,
+        scale: f32,
+        soft_id: Option<usize>,
+    },
+    SoftMerge,
+    Linear {
+        matrix: MatrixId,
+        bias: Option<VectorId>,
+    },
+    RmsNorm {
+        weight: Option<VectorId>,
+        eps: f32,
+        offset: f32,
+        width: usize,
+    },
+    /// The angles of one call; not a node.
+    RopeTable {
+        frequencies: Vec<f32>,
+    },
+    /// Its last input is a rope table.
+    Rope {
+        head_dim: usize,
+        pairs: usize,
+    },
+    KvWrite {
+        cache: usize,
+    },
+    Attention {
+        cache: usize,
+        spec: AttentionSpec,
+        own_key_is_cached: bool,
+    },
+    GeluGate,
+    Add,
+    Scale {
+        factor: f32,
+    },
+    ScaleBy {
+        weight: VectorId,
+    },
+    SoftCap {
+        cap: f32,
+    },
+    Slice {
+        start: usize,
+        len: usize,
+    },
+    Concat,
+    GatherRows,
+    Router {
+        matrix: MatrixId,
+        expert_scale: VectorId,
+        top_k: usize,
+    },
+    Experts {
+        gate_up: MatrixId,
+        down: MatrixId,
+    },
+    CentroidHead {
+        centroids: MatrixId,
+        ordering: OrderingId,
+        embedding: TableId,
+        top: usize,
+    },
+}
+
+impl Compiled {
+    pub(crate) fn new(program: &Program, options: &LoadOptions) -> Self {
+        let caches = program.states().iter().map(|s| CacheShape::of(s, options)).collect();
+        let mut compiled = Compiled {
+            methods: BTreeMap::new(),
+            weights: Wanted::default(),
+            caches,
+            room: RoomShape::default(),
+        };
+        let planned = planned_sizes(options);
+        for (name, method) in program.methods() {
+            let method = MethodCompiler::new(program, method, planned, &mut compiled).compile();
+            compiled.methods.insert(name.clone(), method);
+        }
+        compiled
+    }
+}
+
+/// The lengths that buffers are made for. A call may ask for more rows than slots (all logits of a
+/// prompt); buffers then grow.
+fn planned_sizes(options: &LoadOptions) -> Sizes {
+    let tokens = options.max_chunk.max(options.n_slots) as usize;
+    Sizes { tokens, rows: (options.n_slots as usize).min(tokens), soft: tokens }
+}
+
+impl RoomShape {
+    /// Bytes of all buffers with so many threads.
+    pub(crate) fn size_bytes(&self, n_threads: usize) -> u64 {
+        let numbers = self.floats.iter().chain(&self.ids).sum::<usize>()
+            + self.per_thread * n_threads
+            + self.per_call;
+        numbers as u64 * 4
+    }
+}
+
+impl Value {
+    /// Rows of this value in a call.
+    pub(crate) fn n_rows(&self, sizes: Sizes) -> usize {
+        match self.rows {
+            Dim::Sym(sym) => sizes.of(sym),
+            Dim::Fixed(n) => n as usize,
+        }
+    }
+
+    /// Numbers of this value in a call.
+    pub(crate) fn len(&self, sizes: Sizes) -> usize {
+        self.n_rows(sizes) * self.channels
+    }
+}
+
+struct MethodCompiler<'a> {
+    program: &'a Program,
+    method: &'a Method,
+    planned: Sizes,
+    out: &'a mut Compiled,
+    /// Where each value is; `None` before it is made.
+    values: Vec<Option<Value>>,
+    /// The last node that reads each value; outputs are read at the end.
+    last_use: Vec<usize>,
+    free: Vec<usize>,
+    free_ids: Vec<usize>,
+    rope_tables: HashMap<(ValueId, RopeKey), Value>,
+    written: HashSet<&'a str>,
+    steps: Vec<Step>,
+}
+
+/// A rope spec as a key: equal bits turn alike.
+type RopeKey = (u32, u64, u32, u64);
+
+impl<'a> MethodCompiler<'a> {
+    fn new(
+        program: &'a Program,
+        method: &'a Method,
+        planned: Sizes,
+        out: &'a mut Compiled,
+    ) -> Self {
+        let fed = method.graph.inputs.iter().enumerate();
+        let values = fed.map(|(i, input)| Some(value(&input.value_type, Place::Feed(i)))).collect();
+        MethodCompiler {
+            program,
+            method,
+            planned,
+            // Methods do not run at the same time: each may use all buffers.
+            free: (0..out.room.floats.len()).collect(),
+            free_ids: (0..out.room.ids.len()).collect(),
+            out,
+            values,
+            last_use: last_uses(&method.graph),
+            rope_tables: HashMap::new(),
+            written: HashSet::new(),
+            steps: Vec::new(),
+        }
+    }
+
+    fn compile(mut self) -> CompiledMethod {
+        for (i, node) in self.method.graph.nodes.iter().enumerate() {
+            self.node(i, node);
+        }
+        let outputs = self.method.graph.outputs.iter();
+        let outputs = outputs.map(|o| (o.name.clone(), self.value(o.value))).collect();
+        CompiledMethod { steps: self.steps, outputs }
+    }
+
+    fn value(&self, id: ValueId) -> Value {
+        self.values[id.index()].expect("validation has values made before they are read")
+    }
+
+    fn node(&mut self, i: usize, node: &'a Node) {
+        let mut inputs: Vec<Value> = node.inputs.iter().map(|id| self.value(*id)).collect();
+        if let Op::Rope(spec) = &node.op {
+            inputs[1] = self.rope_table(spec, node.inputs[1]);
+        }
+        let op = self.resolve(&node.op, &inputs);
+        let in_place = self.can_be_in_place(i, node);
+        let first = self.values.len();
+        let mut outputs = Vec::with_capacity(node.op.n_outputs());
+        for value_type in &self.method.types()[first..first + node.op.n_outputs()] {
+            let made = match value_type {
+                ValueType::F32(_) if in_place => inputs[0],
+                ValueType::F32(_) => self.take_floats(value_type),
+                ValueType::I32(_) => self.take_ids(value_type),
+            };
+            outputs.push(made);
+            self.values.push(Some(made));
+        }
+        let made = first..first + outputs.len();
+        let kept = if in_place { Some(node.inputs[0].index()) } else { None };
+        self.release(i, node.inputs.iter().map(|id| id.index()).chain(made), kept);
+        self.steps.push(Step { node: Some(i), op, inputs, outputs, in_place });
+    }
+
+    /// Whether a node's result may take the place of its first input.
+    fn can_be_in_place(&self, i: usize, node: &Node) -> bool {
+        let can = matches!(
+            node.op,
+            Op::SoftMerge
+                | Op::RmsNorm { .. }
+                | Op::Rope(_)
+                | Op::GeluGate
+                | Op::Add
+                | Op::Scale { .. }
+                | Op::ScaleBy { .. }
+                | Op::SoftCap { .. }
+        );
+        let Some((first, rest)) = node.inputs.split_first() else { return false };
+        can && matches!(self.value(*first).place, Place::Floats(_))
+            && self.last_use[first.index()] == i
+            && !rest.contains(first)
+    }
+
+    /// Gives back the buffers of values that node `i` was the last to need.
+    fn release(&mut self, i: usize, values: impl Iterator<Item = usize>, kept: Option<usize>) {
+        let mut done = HashSet::new();
+        for v in values {
+            if self.last_use[v] > i || kept == Some(v) || !done.insert(v) {
+                continue;
+            }
+            match self.values[v].map(|value| value.place) {
+                Some(Place::Floats(buffer)) => self.free.push(buffer),
+                Some(Place::Ids(buffer)) => self.free_ids.push(buffer),
+                _ => {}
+            }
+        }
+    }
+
+    /// A free buffer: the smallest that is large enough, or else the largest, made larger.
+    fn take_floats(&mut self, value_type: &ValueType) -> Value {
+        let mut made = value(value_type, Place::Floats(0));
+        let need = made.len(self.planned);
+        let buffers = &mut self.out.room.floats;
+        let fit = |b: &usize| {
+            let len = buffers[*b];
+            if len >= need { (0, len) } else { (1, usize::MAX - len) }
+        };
+        let best = (0..self.free.len()).min_by_key(|at| fit(&self.free[*at]));
+        let buffer = match best {
+            Some(at) => self.free.swap_remove(at),
+            None => {
+                buffers.push(0);
+                buffers.len() - 1
+            }
+        };
+        buffers[buffer] = buffers[buffer].max(need);
+        made.place = Place::Floats(buffer);
+        made
+    }
+
+    fn take_ids(&mut self, value_type: &ValueType) -> Value {
+        let mut made = value(value_type, Place::Ids(0));
+        let buffers = &mut self.out.room.ids;
+        let buffer = self.free_ids.pop().unwrap_or_else(|| {
+            buffers.push(0);
+            buffers.len() - 1
+        });
+        buffers[buffer] = buffers[buffer].max(made.len(self.planned));
+        made.place = Place::Ids(buffer);
+        made
+    }
+
+    /// The table of a rope's angles, made where it is first needed and kept to the end.
+    fn rope_table(&mut self, spec: &RopeSpec, positions: ValueId) -> Value {
+        let bits = f64::to_bits;
+        let key = (spec.head_dim, bits(spec.theta), spec.rotated_pairs, bits(spec.factor));
+        if let Some(table) = self.rope_tables.get(&(positions, key)) {
+            return *table;
+        }
+        let positions_value = self.value(positions);
+        let channels = Dim::Fixed(2 * u64::from(spec.rotated_pairs));
+        let table = self.take_floats(&ValueType::F32(vec![positions_value.rows, channels]));
+        self.rope_tables.insert((positions, key), table);
+        self.steps.push(Step {
+            node: None,
+            op: StepOp::RopeTable { frequencies: rope::frequencies(spec) },
+            inputs: vec![positions_value],
+            outputs: vec![table],
+            in_place: false,
+        });
+        table
+    }
+
+    fn cache(&self, state: &str) -> usize {
+        let mut states = self.program.states().iter();
+        states.position(|s| s.name == state).expect("validation knows the state")
+    }
+
+    fn need_per_call(&mut self, len: usize) {
+        self.out.room.per_call = self.out.room.per_call.max(len);
+    }
+
+    fn resolve(&mut self, op: &'a Op, inputs: &[Value]) -> StepOp {
+        match op {
+            Op::Embed { weight, scale, soft_id } => StepOp::Embed {
+                table: self.out.weights.table(weight),
+                scale: *scale,
+                soft_id: soft_id.map(|id| id as usize),
+            },
+            Op::SoftMerge => StepOp::SoftMerge,
+            Op::Linear { weight, bias } => StepOp::Linear {
+                matrix: self.out.weights.matrix(weight),
+                bias: bias.as_deref().map(|b| self.out.weights.vector(b)),
+            },
+            Op::RmsNorm { weight, eps, offset, width } => StepOp::RmsNorm {
+                weight: weight.as_deref().map(|w| self.out.weights.vector(w)),
+                eps: *eps,
+                offset: *offset,
+                width: *width as usize,
+            },
+            Op::Rope(spec) => StepOp::Rope {
+                head_dim: spec.head_dim as usize,
+                pairs: spec.rotated_pairs as usize,
+            },
+            Op::KvWrite { state } => {
+                self.written.insert(state);
+                StepOp::KvWrite { cache: self.cache(state) }
+            }
+            Op::Attention { state, spec } => {
+                let cache = self.cache(state);
+                self.need_per_call(attention::split_scratch(spec, self.out.caches[cache]));
+                let tile = attention::tile_scratch(spec.head_dim as usize);
+                self.out.room.per_thread = self.out.room.per_thread.max(tile);
+                let own_key_is_cached = self.written.contains(state.as_str());
+                StepOp::Attention { cache, spec: *spec, own_key_is_cached }
+            }
+            Op::GeluGate => StepOp::GeluGate,
+            Op::Add => StepOp::Add,
+            Op::Scale { factor } => StepOp::Scale { factor: *factor },
+            Op::ScaleBy { weight } => StepOp::ScaleBy { weight: self.out.weights.vector(weight) },
+            Op::SoftCap { cap } => StepOp::SoftCap { cap: *cap },
+            Op::Slice { start, len } => {
+                StepOp::Slice { start: *start as usize, len: *len as usize }
+            }
+            Op::Concat => StepOp::Concat,
+            Op::GatherRows => StepOp::GatherRows,
+            Op::Router { .. } | Op::Experts { .. } | Op::CentroidHead { .. } => {
+                self.resolve_choice(op, inputs[0].n_rows(self.planned))
+            }
+        }
+    }
+
+    /// The ops that choose among weights; they need room for their scores.
+    fn resolve_choice(&mut self, op: &Op, n_rows: usize) -> StepOp {
+        match op {
+            Op::Router { weight, expert_scale, top_k } => {
+                self.need_per_call(n_rows * matrix_shape(self.program, weight).rows);
+                StepOp::Router {
+                    matrix: self.out.weights.matrix(weight),
+                    expert_scale: self.out.weights.vector(expert_scale),
+                    top_k: *top_k as usize,
+                }
+            }
+            Op::Experts { gate_up, down } => {
+                let (channels, inner) = (
+                    matrix_shape(self.program, gate_up).cols,
+                    matrix_shape(self.program, down).cols,
+                );
+                self.need_per_call(n_rows * experts::scratch_per_token(channels, inner));
+                StepOp::Experts {
+                    gate_up: self.out.weights.matrix(gate_up),
+                    down: self.out.weights.matrix(down),
+                }
+            }
+            Op::CentroidHead { centroids, ordering, embedding, top } => {
+                self.need_per_call(n_rows * matrix_shape(self.program, centroids).rows);
+                StepOp::CentroidHead {
+                    centroids: self.out.weights.matrix(centroids),
+                    ordering: self.out.weights.ordering(ordering),
+                    embedding: self.out.weights.table(embedding),
+                    top: *top as usize,
+                }
+            }
+            _ => unreachable!("{} chooses nothing", op.kind()),
+        }
+    }
+}
+
+fn value(value_type: &ValueType, place: Place) -> Value {
+    let rows = value_type.shape().first().copied().unwrap_or(Dim::Sym(Sym::Tokens));
+    Value { place, rows, channels: value_type.channels() }
+}
+
+/// The last node that reads each value, or that makes it if none does; past the end for outputs.
+fn last_uses(graph: &Graph) -> Vec<usize> {
+    let (firsts, n_values) = graph.first_outputs();
+    let mut last = vec![0; n_values];
+    for (i, node) in graph.nodes.iter().enumerate() {
+        let made = firsts[i].index()..firsts[i].index() + node.op.n_outputs();
+        for value in node.inputs.iter().map(|id| id.index()).chain(made) {
+            last[value] = i;
+        }
+    }
+    for out in &graph.outputs {
+        last[out.value.index()] = graph.nodes.len();
+    }
+    last
+}

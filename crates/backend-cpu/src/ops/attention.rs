@@ -1,0 +1,421 @@
+//! Attention over a panelled KV cache, by blocks of positions.
+//!
+//! For each block of [`BLOCK`] positions, counted from position 0 whatever the query sees of it:
+//! scores, their largest, the exponentials and the weighted sum of the values; then the blocks are
+//! merged from low to high positions. Blocks that a query does not see, and keys outside its range
+//! inside a block, change nothing, not even a rounding. So a query's result depends on its
+//! position and the cache alone: not on the queries beside it, nor on who computed which block.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+
+use lapidary_program::AttentionSpec;
+
+use crate::cache::{BLOCK, Cache, CacheShape};
+use crate::matrix::{Cpu, Product, ProductKernel, Strided};
+use crate::shared::Shared;
+use crate::simd::{Kernel, LANES, Simd, exp, load, store};
+
+/// Queries (token and head) that go through the cache together.
+const TILE: usize = 24;
+/// From this many blocks on, a single token's blocks are shared among threads.
+const SPLIT_FROM: usize = 4;
+
+/// The queries of one call.
+#[derive(Clone, Copy)]
+pub(crate) struct Queries<'a> {
+    /// `[T, heads·head_dim]`.
+    pub q: &'a [f32],
+    /// `[T]`.
+    pub slots: &'a [i32],
+    /// `[T]`.
+    pub positions: &'a [i32],
+    /// `[T]`, iff the attention is bidirectional.
+    pub horizons: Option<&'a [i32]>,
+    /// Whether this method has written the cache before it reads it. If not (`draft`), the query
+    /// at `p` asks over the keys `0 .. p` of another method, and its own key is not there.
+    pub own_key_is_cached: bool,
+}
+
+/// Room that attention works in, kept from call to call.
+pub(crate) struct Room<'a> {
+    /// [`tile_scratch`] numbers for each thread.
+    pub scratch: &'a mut [f32],
+    /// [`split_scratch`] numbers.
+    pub split: &'a mut [f32],
+    /// How the call is cut.
+    pub tiles: &'a mut Vec<QueryTile>,
+}
+
+/// Numbers that one thread needs: queries, scores, a block's sums and the running sums of a tile,
+/// and two numbers per query for each of the latter.
+pub(crate) fn tile_scratch(head_dim: usize) -> usize {
+    TILE * (head_dim + BLOCK + 2 * (head_dim + 2))
+}
+
+/// Numbers that the blocks of a single token need.
+pub(crate) fn split_scratch(spec: &AttentionSpec, shape: CacheShape) -> usize {
+    spec.n_heads as usize * (spec.head_dim as usize + 2) * (shape.capacity / BLOCK + 1)
+}
+
+/// `q [T, heads·D] → out [T, heads·D]`: for each head,
+/// `softmax over visible k of (q · key[k] · scale)`, times the values; 0 if it sees no key.
+pub(crate) fn attention(
+    cpu: Cpu<'_>,
+    spec: &AttentionSpec,
+    cache: &Cache,
+    queries: Queries<'_>,
+    room: Room<'_>,
+    out: &mut [f32],
+) {
+    let all = Attention::new(cpu, spec, cache, queries);
+    all.cut(room.tiles);
+    let tiles = &room.tiles[..];
+    let scratch_len = tile_scratch(all.head_dim);
+    let scratch = Shared::new(room.scratch);
+    let out = Shared::new(out);
+    let tile_room = |thread: usize| {
+        // SAFETY: each thread has a scratch of its own.
+        let part = unsafe { scratch.slice(thread * scratch_len..(thread + 1) * scratch_len) };
+        Tile::new(all.head_dim, part)
+    };
+    let finish = |tile: &QueryTile, sums: &Sums<'_>| {
+        for i in 0..tile.len {
+            let query = all.query(tile, i);
+            // SAFETY: each query belongs to one tile, and a tile is finished once.
+            let out = unsafe { out.slice(all.channels(&query)) };
+            sums.finish(i, query.keys.is_empty(), out);
+        }
+    };
+    let longest = tiles.iter().map(|tile| tile.blocks().len()).max().unwrap_or(0);
+    if queries.slots.len() == 1 && tiles.len() < cpu.workers.n_threads() && longest >= SPLIT_FROM {
+        return all.run_split(tiles, room.split, tile_room, finish);
+    }
+    cpu.workers.run(tiles.len(), &|thread, item| {
+        let tile = &tiles[item];
+        let mut room = tile_room(thread);
+        all.gather(tile, room.q);
+        for block in tile.blocks() {
+            all.block(tile, block, room.q, room.scores, &mut room.block);
+            room.sums.merge(cpu, &room.block, tile.len, block == tile.blocks().start);
+        }
+        finish(tile, &room.sums);
+    });
+}
+
+/// One head of one token.
+struct Query {
+    token: usize,
+    head: usize,
+    keys: Range<usize>,
+}
+
+/// Queries of one slot that share a KV head: `len` of those of a run of tokens, counted token
+/// after token and head after head.
+pub(crate) struct QueryTile {
+    slot: usize,
+    kv_head: usize,
+    first_token: usize,
+    start: usize,
+    len: usize,
+    /// All positions that any of the queries sees, and perhaps some between.
+    keys: Range<usize>,
+}
+
+/// What does not change during one call.
+struct Attention<'a> {
+    cpu: Cpu<'a>,
+    spec: &'a AttentionSpec,
+    cache: &'a Cache,
+    queries: Queries<'a>,
+    head_dim: usize,
+    heads_per_kv: usize,
+}
+
+/// A thread's scratch, divided.
+struct Tile<'a> {
+    /// `[TILE, head_dim]`.
+    q: &'a mut [f32],
+    /// `[TILE, BLOCK]`.
+    scores: &'a mut [f32],
+    block: Sums<'a>,
+    sums: Sums<'a>,
+}
+
+/// Weighted sums of values with what a later merge needs: `Σ e^(s−max)·v`, `max` and `Σ e^(s−max)`.
+/// A query that has seen nothing yet has the total 0.
+struct Sums<'a> {
+    /// `[queries, head_dim]`.
+    values: &'a mut [f32],
+    max: &'a mut [f32],
+    total: &'a mut [f32],
+}
+
+impl QueryTile {
+    /// The blocks that hold the tile's keys.
+    fn blocks(&self) -> Range<usize> {
+        if self.keys.is_empty() {
+            return 0..0;
+        }
+        self.keys.start / BLOCK..self.keys.end.div_ceil(BLOCK)
+    }
+}
+
+impl<'a> Attention<'a> {
+    fn new(cpu: Cpu<'a>, spec: &'a AttentionSpec, cache: &'a Cache, queries: Queries<'a>) -> Self {
+        let heads_per_kv = (spec.n_heads / spec.n_kv_heads) as usize;
+        Attention { cpu, spec, cache, queries, head_dim: spec.head_dim as usize, heads_per_kv }
+    }
+
+    /// The positions of the keys that a token sees.
+    fn keys(&self, token: usize) -> Range<usize> {
+        let position = self.queries.positions[token] as usize;
+        let end = match self.queries.horizons {
+            _ if !self.queries.own_key_is_cached => position,
+            Some(horizons) => position.max(horizons[token] as usize) + 1,
+            None => position + 1,
+        };
+        let start = match self.spec.window {
+            Some(window) => (position + 1).saturating_sub(window as usize),
+            None => 0,
+        };
+        start.min(end)..end
+    }
+
+    /// Where a query stands in `q` and in the result.
+    fn channels(&self, query: &Query) -> Range<usize> {
+        let row = query.token * self.spec.n_heads as usize + query.head;
+        row * self.head_dim..(row + 1) * self.head_dim
+    }
+
+    /// The `i`-th query of a tile.
+    fn query(&self, tile: &QueryTile, i: usize) -> Query {
+        let token = tile.first_token + (tile.start + i) / self.heads_per_kv;
+        let head = tile.kv_head * self.heads_per_kv + (tile.start + i) % self.heads_per_kv;
+        Query { token, head, keys: self.keys(token) }
+    }
+
+    /// Cuts the queries into tiles: neighbouring tokens of one slot, and of each the heads that
+    /// read the same KV head.
+    fn cut(&self, tiles: &mut Vec<QueryTile>) {
+        tiles.clear();
+        let mut first_token = 0;
+        for run in self.queries.slots.chunk_by(|a, b| a == b) {
+            let n = run.len() * self.heads_per_kv;
+            for kv_head in 0..self.spec.n_kv_heads as usize {
+                for start in (0..n).step_by(TILE) {
+                    let (slot, len) = (run[0] as usize, TILE.min(n - start));
+                    let mut tile = QueryTile { slot, kv_head, first_token, start, len, keys: 0..0 };
+                    for i in 0..len {
+                        let (all, seen) = (tile.keys.clone(), self.query(&tile, i).keys);
+                        if all.is_empty() {
+                            tile.keys = seen;
+                        } else if !seen.is_empty() {
+                            tile.keys = all.start.min(seen.start)..all.end.max(seen.end);
+                        }
+                    }
+                    tiles.push(tile);
+                }
+            }
+            first_token += run.len();
+        }
+    }
+
+    /// Copies a tile's queries side by side.
+    fn gather(&self, tile: &QueryTile, q: &mut [f32]) {
+        for (i, row) in q.chunks_exact_mut(self.head_dim).take(tile.len).enumerate() {
+            row.copy_from_slice(&self.queries.q[self.channels(&self.query(tile, i))]);
+        }
+    }
+
+    /// The sums of a tile over one block.
+    fn block(
+        &self,
+        tile: &QueryTile,
+        block: usize,
+        q: &[f32],
+        scores: &mut [f32],
+        sums: &mut Sums<'_>,
+    ) {
+        let (n, head_dim) = (tile.len, self.head_dim);
+        let capacity = self.cache.shape().capacity;
+        let start = block * BLOCK;
+        let ring = start % capacity;
+        // Keys in the block, counted from its start; scores are made by whole panels.
+        let low = tile.keys.start.max(start) - start;
+        let high = tile.keys.end.min(start + BLOCK) - start;
+        let panels = low / LANES..high.div_ceil(LANES);
+        let keys = self.cache.keys(tile.slot, tile.kv_head);
+        let keys = &keys[(ring / LANES + panels.start) * LANES * head_dim..];
+        self.cpu.isa.run(ProductKernel(Product::new(
+            Strided { data: q, stride: head_dim },
+            Strided { data: keys, stride: LANES * head_dim },
+            Strided { data: &mut scores[panels.start * LANES..], stride: BLOCK },
+            (n, panels.len() * LANES, head_dim),
+        )));
+        for i in 0..n {
+            let query = self.query(tile, i);
+            let seen = query.keys.start.clamp(start, start + BLOCK) - start
+                ..query.keys.end.clamp(start, start + BLOCK) - start;
+            let row = &mut scores[i * BLOCK..(i + 1) * BLOCK];
+            (sums.max[i], sums.total[i]) = self.cpu.isa.run(Exponentials {
+                scores: &mut row[panels.start * LANES..panels.end * LANES],
+                seen: seen.start.max(panels.start * LANES) - panels.start * LANES
+                    ..seen.end.max(panels.start * LANES) - panels.start * LANES,
+                scale: self.spec.scale,
+            });
+        }
+        let values = self.cache.values(tile.slot, tile.kv_head);
+        self.cpu.isa.run(ProductKernel(Product::new(
+            Strided { data: &scores[low..], stride: BLOCK },
+            Strided { data: &values[(ring + low) * LANES..], stride: capacity * LANES },
+            Strided { data: &mut *sums.values, stride: head_dim },
+            (n, head_dim, high - low),
+        )));
+    }
+
+    /// A single token over a long cache: each block of each tile is an item, the merge comes
+    /// after. All tiles have the same blocks.
+    fn run_split<'t>(
+        &self,
+        tiles: &[QueryTile],
+        split: &mut [f32],
+        tile_room: impl Fn(usize) -> Tile<'t> + Sync,
+        finish: impl Fn(&QueryTile, &Sums<'_>),
+    ) {
+        let blocks = tiles[0].blocks();
+        let shared = Shared::new(split);
+        let sums_of = |item: usize| {
+            let tile = &tiles[item / blocks.len()];
+            let per_query = self.head_dim + 2;
+            let before = (tile.kv_head * self.heads_per_kv + tile.start) * blocks.len();
+            let start = (before + item % blocks.len() * tile.len) * per_query;
+            // SAFETY: each item has a part of its own, and is used by one thread at a time.
+            let part = unsafe { shared.slice(start..start + tile.len * per_query) };
+            Sums::new(self.head_dim, tile.len, part)
+        };
+        self.cpu.workers.run(tiles.len() * blocks.len(), &|thread, item| {
+            let tile = &tiles[item / blocks.len()];
+            let room = tile_room(thread);
+            self.gather(tile, room.q);
+            let block = blocks.start + item % blocks.len();
+            self.block(tile, block, room.q, room.scores, &mut sums_of(item));
+        });
+        let mut room = tile_room(0);
+        for (t, tile) in tiles.iter().enumerate() {
+            for i in 0..blocks.len() {
+                let sums = sums_of(t * blocks.len() + i);
+                room.sums.merge(self.cpu, &sums, tile.len, i == 0);
+            }
+            finish(tile, &room.sums);
+        }
+    }
+}
+
+impl<'a> Tile<'a> {
+    fn new(head_dim: usize, scratch: &'a mut [f32]) -> Self {
+        let (q, scratch) = scratch.split_at_mut(TILE * head_dim);
+        let (scores, scratch) = scratch.split_at_mut(TILE * BLOCK);
+        let (block, sums) = scratch.split_at_mut(TILE * (head_dim + 2));
+        let sums_of = |part| Sums::new(head_dim, TILE, part);
+        Tile { q, scores, block: sums_of(block), sums: sums_of(sums) }
+    }
+}
+
+impl<'a> Sums<'a> {
+    fn new(head_dim: usize, n: usize, part: &'a mut [f32]) -> Self {
+        let (values, part) = part.split_at_mut(n * head_dim);
+        let (max, total) = part.split_at_mut(n);
+        Sums { values, max, total }
+    }
+
+    /// Adds the sums of a later block for `n` queries.
+    fn merge(&mut self, cpu: Cpu<'_>, later: &Sums<'_>, n: usize, is_first: bool) {
+        let head_dim = later.values.len() / later.max.len();
+        for i in 0..n {
+            let values = &mut self.values[i * head_dim..(i + 1) * head_dim];
+            let added = &later.values[i * head_dim..(i + 1) * head_dim];
+            if is_first || self.total[i] == 0.0 {
+                values.copy_from_slice(added);
+                (self.max[i], self.total[i]) = (later.max[i], later.total[i]);
+            } else if later.total[i] != 0.0 {
+                let max = self.max[i].max(later.max[i]);
+                let (old, new) = ((self.max[i] - max).exp(), (later.max[i] - max).exp());
+                self.max[i] = max;
+                self.total[i] = self.total[i] * old + later.total[i] * new;
+                cpu.isa.run(Blend { values, added, old, new });
+            }
+        }
+    }
+
+    /// The result of query `i`.
+    fn finish(&self, i: usize, sees_nothing: bool, out: &mut [f32]) {
+        if sees_nothing {
+            out.fill(0.0);
+            return;
+        }
+        let head_dim = out.len();
+        let values = &self.values[i * head_dim..(i + 1) * head_dim];
+        let total = self.total[i];
+        out.iter_mut().zip(values).for_each(|(o, v)| *o = v / total);
+    }
+}
+
+/// `values · old + added · new`.
+struct Blend<'a> {
+    values: &'a mut [f32],
+    added: &'a [f32],
+    old: f32,
+    new: f32,
+}
+
+impl Kernel for Blend<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call<S: Simd>(self, s: S) {
+        let (old, new) = (s.splat(self.old), s.splat(self.new));
+        for (v, a) in self.values.chunks_mut(LANES).zip(self.added.chunks(LANES)) {
+            let kept = s.mul(load(s, v), old);
+            store(s, v, s.mul_add(load(s, a), new, kept));
+        }
+    }
+}
+
+/// Turns the scores of whole panels into `e^(s·scale − max)` where they are seen and 0 elsewhere;
+/// returns the largest and the sum, `−∞` and 0 if nothing is seen.
+struct Exponentials<'a> {
+    scores: &'a mut [f32],
+    seen: Range<usize>,
+    scale: f32,
+}
+
+impl Kernel for Exponentials<'_> {
+    type Output = (f32, f32);
+
+    #[inline(always)]
+    fn call<S: Simd>(self, s: S) -> (f32, f32) {
+        let Exponentials { scores, seen, scale } = self;
+        if seen.is_empty() {
+            scores.fill(0.0);
+            return (f32::NEG_INFINITY, 0.0);
+        }
+        let mut max = f32::NEG_INFINITY;
+        for score in &mut scores[seen.clone()] {
+            *score *= scale;
+            max = if *score > max { *score } else { max };
+        }
+        let negative = s.splat(-max);
+        for part in scores.chunks_exact_mut(LANES) {
+            let p = exp(s, s.add(load(s, part), negative));
+            store(s, part, p);
+        }
+        scores[..seen.start].fill(0.0);
+        scores[seen.end..].fill(0.0);
+        let mut total = s.splat(0.0);
+        for part in scores.chunks_exact(LANES) {
+            total = s.add(total, load(s, part));
+        }
+        (max, s.sum(total))
+    }
+}

@@ -1,0 +1,234 @@
+//! Which weights a program needs in which form, and those forms.
+//!
+//! A weight is a *matrix* where it is multiplied with activations, a *table* where single rows are
+//! read, and a *vector* where it has one length. Matrices are packed. Tables stay in the program's
+//! store, in the mapped file if there is one: rows are gathered and nothing is loaded whole. A
+//! table that is also a matrix (a tied output head) is stored once, as the matrix.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use lapidary_backend::Result;
+use lapidary_program::{MemoryStore, Part, Program, Weight, WeightDecl};
+
+use crate::matrix::{MatrixShape, PackedWeight};
+use crate::workers::Workers;
+
+/// The number of a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MatrixId(usize);
+/// The number of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TableId(usize);
+/// The number of a vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VectorId(usize);
+/// The number of a token ordering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OrderingId(usize);
+
+/// The weights that compiled methods refer to, by form.
+#[derive(Default)]
+pub(crate) struct Wanted {
+    matrices: Names,
+    tables: Names,
+    vectors: Names,
+    orderings: Names,
+}
+
+/// The weights of an engine.
+pub(crate) struct Weights {
+    matrices: Vec<PackedWeight>,
+    tables: Vec<Table>,
+    vectors: Vec<Vec<f32>>,
+    orderings: Vec<Vec<u32>>,
+}
+
+/// Where the rows of a table are.
+enum Table {
+    /// In the program's store.
+    Mapped { name: String },
+    /// Here, because the store makes its bytes anew each time it is asked.
+    Kept { name: String, store: MemoryStore },
+    /// In a packed matrix.
+    Matrix(MatrixId),
+}
+
+/// A table that is being read.
+pub(crate) enum Rows<'a> {
+    Weight(Weight<'a>),
+    Matrix(&'a PackedWeight),
+}
+
+#[derive(Default)]
+struct Names {
+    list: Vec<String>,
+    index: HashMap<String, usize>,
+}
+
+impl Names {
+    fn add(&mut self, name: &str) -> usize {
+        *self.index.entry(name.to_string()).or_insert_with(|| {
+            self.list.push(name.to_string());
+            self.list.len() - 1
+        })
+    }
+}
+
+impl Wanted {
+    pub(crate) fn matrix(&mut self, name: &str) -> MatrixId {
+        MatrixId(self.matrices.add(name))
+    }
+
+    pub(crate) fn table(&mut self, name: &str) -> TableId {
+        TableId(self.tables.add(name))
+    }
+
+    pub(crate) fn vector(&mut self, name: &str) -> VectorId {
+        VectorId(self.vectors.add(name))
+    }
+
+    pub(crate) fn ordering(&mut self, name: &str) -> OrderingId {
+        OrderingId(self.orderings.add(name))
+    }
+
+    /// Bytes that `load` takes and keeps.
+    pub(crate) fn size_bytes(&self, program: &Program) -> Result<u64> {
+        let decl = |name: &String| &program.weights()[name];
+        let matrices: u64 =
+            self.matrices.list.iter().map(|n| PackedWeight::size_bytes(decl(n))).sum();
+        let vectors: u64 = self
+            .vectors
+            .list
+            .iter()
+            .chain(&self.orderings.list)
+            .map(|n| decl(n).n_elements() as u64 * 4)
+            .sum();
+        let mut tables = 0;
+        for name in &self.tables.list {
+            if !self.matrices.index.contains_key(name) && !is_mapped(program, name)? {
+                tables += decl(name).size_bytes();
+            }
+        }
+        Ok(matrices + vectors + tables)
+    }
+
+    /// Packs the weights one at a time.
+    pub(crate) fn load(
+        &self,
+        program: &Program,
+        workers: &Workers,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Weights> {
+        let stored = |name: &String| program.weights()[name].size_bytes();
+        let lists = [&self.matrices, &self.vectors, &self.orderings];
+        let total = lists.iter().flat_map(|names| &names.list).map(stored).sum();
+        let mut done = 0;
+        progress(done, total);
+        let mut told = |name: &String| {
+            done += stored(name);
+            progress(done, total);
+        };
+        let mut weights =
+            Weights { matrices: vec![], tables: vec![], vectors: vec![], orderings: vec![] };
+        for name in &self.matrices.list {
+            weights.matrices.push(PackedWeight::pack(&program.weight(name)?, workers)?);
+            told(name);
+        }
+        for name in &self.vectors.list {
+            weights.vectors.push(program.weight(name)?.to_f32());
+            told(name);
+        }
+        for name in &self.orderings.list {
+            weights.orderings.push(ordering(name, &program.weight(name)?)?);
+            told(name);
+        }
+        for name in &self.tables.list {
+            weights.tables.push(match self.matrices.index.get(name) {
+                Some(matrix) => Table::Matrix(MatrixId(*matrix)),
+                None if is_mapped(program, name)? => Table::Mapped { name: name.clone() },
+                None => Table::keep(program, name)?,
+            });
+        }
+        Ok(weights)
+    }
+}
+
+impl Weights {
+    pub(crate) fn matrix(&self, id: MatrixId) -> &PackedWeight {
+        &self.matrices[id.0]
+    }
+
+    pub(crate) fn vector(&self, id: VectorId) -> &[f32] {
+        &self.vectors[id.0]
+    }
+
+    pub(crate) fn ordering(&self, id: OrderingId) -> &[u32] {
+        &self.orderings[id.0]
+    }
+
+    /// Opens a table for reading.
+    pub(crate) fn table<'a>(&'a self, program: &'a Program, id: TableId) -> Result<Rows<'a>> {
+        Ok(match &self.tables[id.0] {
+            Table::Mapped { name } => Rows::Weight(program.weight(name)?),
+            Table::Kept { name, store } => {
+                Rows::Weight(Weight::fetch(name, &program.weights()[name], store)?)
+            }
+            Table::Matrix(id) => Rows::Matrix(self.matrix(*id)),
+        })
+    }
+}
+
+impl Table {
+    fn keep(program: &Program, name: &str) -> Result<Self> {
+        let weight = program.weight(name)?;
+        let mut store = MemoryStore::new();
+        for part in Part::ALL {
+            let bytes = weight.part(part);
+            if !bytes.is_empty() {
+                store.insert(name, part, bytes.to_vec());
+            }
+        }
+        Ok(Table::Kept { name: name.to_string(), store })
+    }
+}
+
+impl Rows<'_> {
+    /// Reads one row.
+    pub(crate) fn row_f32(&self, row: usize, out: &mut [f32]) {
+        match self {
+            Rows::Weight(weight) => weight.row_f32(row, out),
+            Rows::Matrix(matrix) => matrix.row_f32(row, out),
+        }
+    }
+}
+
+/// Whether the store lends its bytes, rather than making them when asked.
+fn is_mapped(program: &Program, name: &str) -> Result<bool> {
+    let decl: &WeightDecl = &program.weights()[name];
+    for part in Part::ALL {
+        if decl.part_bytes(part) > 0 && matches!(program.store().part(name, part)?, Cow::Owned(_)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Reads an `i64` table of token ids. It comes from a file: an id outside the table is an error.
+fn ordering(name: &str, weight: &Weight<'_>) -> Result<Vec<u32>> {
+    let (ids, _) = weight.data.as_chunks::<8>();
+    ids.iter()
+        .map(|bytes| {
+            let id = i64::from_le_bytes(*bytes);
+            u32::try_from(id).ok().filter(|id| (*id as usize) < ids.len()).ok_or_else(|| {
+                let what = format!("token id {id} is outside its {} tokens", ids.len());
+                lapidary_program::Error::Weight { weight: name.to_string(), what }.into()
+            })
+        })
+        .collect()
+}
+
+/// The shape of a declared matrix.
+pub(crate) fn matrix_shape(program: &Program, name: &str) -> MatrixShape {
+    MatrixShape::of(&program.weights()[name])
+}

@@ -1,0 +1,123 @@
+//! One op in one shape: a program, calls, and what they must give.
+
+use std::sync::Arc;
+
+use lapidary_backend::{Backend, Engine, Feed, LoadOptions, Outputs};
+use lapidary_program::Program;
+use lapidary_reference::ReferenceBackend;
+
+use crate::report::Outcome;
+
+/// A program of few ops with a sequence of calls.
+pub(crate) struct Case {
+    pub name: String,
+    pub program: Arc<Program>,
+    pub options: LoadOptions,
+    pub calls: Vec<Call>,
+    pub tolerance: f64,
+}
+
+/// One call and its true results.
+pub(crate) struct Call {
+    pub method: &'static str,
+    pub feeds: Vec<(&'static str, Data)>,
+    pub expected: Vec<(&'static str, Vec<f64>)>,
+}
+
+/// The numbers of one input.
+#[derive(Clone)]
+pub(crate) enum Data {
+    I32(Vec<i32>),
+    F32(Vec<f32>),
+}
+
+impl Call {
+    /// A call of the method that one-op programs have, with the one output they have.
+    pub(crate) fn new(feeds: Vec<(&'static str, Data)>, expected: Vec<f64>) -> Self {
+        Call { method: crate::lab::OP, feeds, expected: vec![(crate::lab::Y, expected)] }
+    }
+}
+
+/// Options for calls of so many tokens.
+pub(crate) fn options(max_chunk: usize) -> LoadOptions {
+    LoadOptions { max_context: 64, max_chunk: max_chunk as u32, n_slots: 2, threads: Some(2) }
+}
+
+/// Runs a case on a backend, and on the reference beside it.
+pub(crate) fn run(backend: &dyn Backend, kind: &str, case: &Case) -> Outcome {
+    let name = format!("{kind}/{}", case.name);
+    let failure = try_run(backend, case).err();
+    Outcome { name, failure }
+}
+
+fn try_run(backend: &dyn Backend, case: &Case) -> Result<(), String> {
+    let reference = ReferenceBackend;
+    let mut engine = load(backend, &case.program, &case.options)?;
+    let mut oracle = match backend.name() == reference.name() {
+        true => None,
+        false => Some(load(&reference, &case.program, &case.options)?),
+    };
+    let mut outputs = Outputs::default();
+    let mut truth = Outputs::default();
+    for (i, call) in case.calls.iter().enumerate() {
+        let feeds: Vec<Feed<'_>> = call.feeds.iter().map(|(name, data)| data.feed(name)).collect();
+        let tell = |e| format!("call {i}: {e}");
+        engine.run(call.method, &feeds, &mut outputs).map_err(tell)?;
+        for (name, expected) in &call.expected {
+            let got = data(&outputs, name)?;
+            compare(got, expected, case.tolerance)
+                .map_err(|e| format!("call {i}, `{name}` against f64: {e}"))?;
+        }
+        if let Some(oracle) = &mut oracle {
+            oracle.run(call.method, &feeds, &mut truth).map_err(tell)?;
+            for (name, _) in &call.expected {
+                let expected: Vec<f64> =
+                    data(&truth, name)?.iter().map(|x| f64::from(*x)).collect();
+                compare(data(&outputs, name)?, &expected, case.tolerance)
+                    .map_err(|e| format!("call {i}, `{name}` against the reference: {e}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// An engine on a backend's first device.
+pub(crate) fn load(
+    backend: &dyn Backend,
+    program: &Arc<Program>,
+    options: &LoadOptions,
+) -> Result<Box<dyn Engine>, String> {
+    let devices = backend.probe().map_err(|e| e.to_string())?;
+    let device = devices.first().ok_or("it has no device")?;
+    backend.load(program, device, options, &mut |_, _| {}).map_err(|e| e.to_string())
+}
+
+/// An output's numbers.
+pub(crate) fn data<'a>(outputs: &'a Outputs, name: &str) -> Result<&'a [f32], String> {
+    outputs.get(name).map(|t| t.data.as_slice()).ok_or_else(|| format!("no output `{name}`"))
+}
+
+/// Fails if a tensor is too far from the truth, in the sense of `tolerance`.
+pub(crate) fn compare(got: &[f32], expected: &[f64], tolerance: f64) -> Result<(), String> {
+    if got.len() != expected.len() {
+        return Err(format!("{} numbers, not {}", got.len(), expected.len()));
+    }
+    let scale = expected.iter().fold(1.0f64, |m, x| m.max(x.abs()));
+    for (i, (got, want)) in got.iter().zip(expected).enumerate() {
+        let error = (f64::from(*got) - want).abs() / scale;
+        // Not `error > tolerance`: that would let a NaN pass.
+        if !(error <= tolerance) {
+            return Err(format!("[{i}] is {got}, not {want}: error {error:.1e} > {tolerance:.1e}"));
+        }
+    }
+    Ok(())
+}
+
+impl Data {
+    pub(crate) fn feed<'a>(&'a self, name: &'a str) -> Feed<'a> {
+        match self {
+            Data::I32(data) => Feed::i32(name, data),
+            Data::F32(data) => Feed::f32(name, data),
+        }
+    }
+}

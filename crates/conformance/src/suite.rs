@@ -1,0 +1,55 @@
+//! The entry points.
+
+use std::sync::Arc;
+
+use lapidary_backend::Backend;
+use lapidary_program::Program;
+
+use crate::report::Report;
+use crate::{models, ops, properties};
+
+/// Kinds of ops that [`op`] knows: all of them.
+pub const OPS: [&str; 18] = [
+    "add",
+    "attention",
+    "centroid_head",
+    "concat",
+    "embed",
+    "experts",
+    "gather_rows",
+    "gelu_gate",
+    "kv_write",
+    "linear",
+    "rms_norm",
+    "rope",
+    "router",
+    "scale",
+    "scale_by",
+    "slice",
+    "soft_cap",
+    "soft_merge",
+];
+
+/// Every op alone.
+pub fn ops(backend: &dyn Backend) -> Report {
+    OPS.iter().flat_map(|kind| op(backend, kind)).collect()
+}
+
+/// One op alone.
+pub fn op(backend: &dyn Backend, kind: &str) -> Report {
+    let cases = ops::cases(kind);
+    cases.iter().map(|case| crate::case::run(backend, kind, case)).collect()
+}
+
+/// What must hold for any program with a `forward` method, on a prompt of these tokens.
+///
+/// The prompt should be several times longer than the program's windows, and no longer than its
+/// context.
+pub fn properties(backend: &dyn Backend, program: Arc<Program>, tokens: &[i32]) -> Report {
+    properties::check(backend, program, tokens)
+}
+
+/// Small random decoders with a prompt each, to be given to [`properties`].
+pub fn random_models() -> Vec<(Arc<Program>, Vec<i32>)> {
+    models::all()
+}

@@ -1,0 +1,12 @@
+//! The reference against formulas in `f64`, and its properties.
+
+use lapidary_conformance::suite;
+use lapidary_reference::ReferenceBackend;
+
+/// Prefixes of cases that the reference may fail.
+const IGNORED: &[&str] = &[];
+
+#[test]
+fn ops() {
+    suite::ops(&ReferenceBackend).assert(IGNORED);
+}
