@@ -1,1 +1,46 @@
-//! (being written)
+//! Runs conversations on an engine: tokenise, template, chunk, KV policy, sample, schedule, stop,
+//! stats.
+//!
+//! This room knows `dyn Engine`, programs, tokenisers and templates.
+//! It knows no device, no HTTP and no model family: everything about a model is in its program.
+//!
+//! ```text
+//! let mut runner = Runner::new(engine)?;
+//! let tokens = runner.chat_prompt(&ChatInput { messages: &messages, ..ChatInput::default() })?;
+//! let request = Request::new(tokens, SamplingParams::of(runner.metadata()));
+//! let finish = runner.generate(request, &CancelToken::new(), |event| {
+//!     if let Event::Text { text } = event {
+//!         print!("{text}");
+//!     }
+//! })?;
+//! ```
+
+mod batch;
+mod chat;
+mod error;
+mod error_code;
+mod eval;
+mod generation;
+pub mod golden;
+mod kv;
+mod request;
+mod runner;
+mod sampler;
+mod schedule;
+mod stats;
+mod stop;
+mod tokenizer;
+
+pub use chat::{
+    ChatInput, ChatTemplate, Content, FunctionCall, Guard, Message, Part, Rendered, TokenNames,
+    ToolCall,
+};
+pub use error::{Error, Result};
+pub use error_code::{ERROR_TABLE, ErrorCode, ErrorGroup, ErrorRow};
+pub use eval::{Perplexity, perplexity};
+pub use kv::{Ring, can_rewind};
+pub use request::{CancelToken, Event, Finish, FinishReason, GenerationId, Request};
+pub use runner::{Rows, Runner, load_template, load_tokenizer};
+pub use sampler::{History, Sampler, SamplingParams};
+pub use stats::Stats;
+pub use tokenizer::{StreamDecoder, Tokenizer};

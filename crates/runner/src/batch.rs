@@ -1,0 +1,126 @@
+//! One `forward` call: its inputs, its run, and the search for what made it fail.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use lapidary_backend::{Engine, Feed, Outputs};
+use lapidary_program::{input, method};
+
+use crate::error::{Error, Result};
+use crate::sampler::all_finite;
+
+/// The tokens of one call, of one or of many slots. Keeps its memory from call to call.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    tokens: Vec<i32>,
+    slots: Vec<i32>,
+    positions: Vec<i32>,
+    rows: Vec<i32>,
+    soft_index: Vec<i32>,
+}
+
+/// The output that holds the logits.
+const LOGITS: &str = "logits";
+
+impl Batch {
+    pub(crate) fn with_capacity(tokens: usize) -> Self {
+        Batch {
+            tokens: Vec::with_capacity(tokens),
+            slots: Vec::with_capacity(tokens),
+            positions: Vec::with_capacity(tokens),
+            rows: Vec::with_capacity(tokens),
+            soft_index: Vec::with_capacity(tokens),
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.tokens.clear();
+        self.slots.clear();
+        self.positions.clear();
+        self.rows.clear();
+        self.soft_index.clear();
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    pub(crate) fn n_rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Adds tokens of a slot from a position on.
+    pub(crate) fn push(&mut self, slot: usize, position: usize, tokens: &[u32]) {
+        // Ids, slots and positions were checked against limits that are far below 2³¹.
+        self.tokens.extend(tokens.iter().map(|t| *t as i32));
+        self.slots.extend(tokens.iter().map(|_| slot as i32));
+        self.positions.extend((position..position + tokens.len()).map(|p| p as i32));
+        self.soft_index.extend(tokens.iter().map(|_| -1));
+    }
+
+    /// Asks for the logits of the newest token; returns the row they will have.
+    pub(crate) fn ask_last(&mut self) -> usize {
+        self.ask(self.tokens.len() - 1)
+    }
+
+    /// Asks for the logits of a token; returns the row they will have.
+    pub(crate) fn ask(&mut self, token: usize) -> usize {
+        self.rows.push(token as i32);
+        self.rows.len() - 1
+    }
+
+    /// Runs the call. A panic of the engine is an error here.
+    pub(crate) fn run(&self, engine: &mut dyn Engine, outputs: &mut Outputs) -> Result<()> {
+        let call = AssertUnwindSafe(|| engine.run(method::FORWARD, &self.feeds(), outputs));
+        match catch_unwind(call) {
+            Ok(done) => Ok(done?),
+            Err(panic) => Err(panicked(panic.as_ref())),
+        }
+    }
+
+    /// Runs the call again, slowly, and names the first node that makes a number that is not
+    /// finite.
+    pub(crate) fn first_non_finite(&self, engine: &mut dyn Engine) -> Option<String> {
+        let mut found = None;
+        let mut sink = |node: usize, values: &[f32]| {
+            if found.is_none() && !all_finite(values) {
+                found = Some(node);
+            }
+        };
+        let call = AssertUnwindSafe(|| engine.trace(method::FORWARD, &self.feeds(), &mut sink));
+        // A failure of this second run changes nothing: the first failure is what is reported.
+        let _ = catch_unwind(call);
+        let forward = engine.program().method(method::FORWARD).ok()?;
+        forward.graph.nodes.get(found?).map(|n| n.name.clone())
+    }
+
+    /// All inputs that a text-only call may need; a method takes those it declares.
+    fn feeds(&self) -> [Feed<'_>; 7] {
+        [
+            Feed::i32(input::TOKENS, &self.tokens),
+            Feed::i32(input::SLOTS, &self.slots),
+            Feed::i32(input::POSITIONS, &self.positions),
+            // Without bidirectional blocks every token sees up to itself.
+            Feed::i32(input::HORIZONS, &self.positions),
+            Feed::i32(input::ROWS, &self.rows),
+            Feed::i32(input::SOFT_INDEX, &self.soft_index),
+            Feed::f32(input::SOFT, &[]),
+        ]
+    }
+}
+
+/// The logits of a call, row after row.
+pub(crate) fn logits(outputs: &Outputs) -> Result<(&[f32], usize)> {
+    match outputs.get(LOGITS) {
+        Some(t) if t.channels > 0 => Ok((&t.data, t.channels)),
+        _ => Err(Error::Program(format!("method `forward` has no output `{LOGITS}`"))),
+    }
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
+    let what = panic
+        .downcast_ref::<&str>()
+        .map(|s| s.to_string())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "it panicked".to_string());
+    Error::EnginePanicked { method: method::FORWARD, what }
+}

@@ -1,0 +1,88 @@
+//! Quality as numbers.
+
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::runner::{Rows, Runner};
+
+/// The perplexity of a text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Perplexity {
+    /// `exp(nll)`.
+    pub ppl: f64,
+    /// Mean negative log-likelihood of the scored tokens, in nats.
+    pub nll: f64,
+    /// The standard error of `nll`.
+    pub nll_stderr: f64,
+    /// Tokens that were scored.
+    pub n_scored: usize,
+    /// Windows that were run.
+    pub n_windows: usize,
+}
+
+/// Perplexity in the way that llama.cpp's tool measures it, so that figures compare: the text is
+/// cut into windows, each begins with the token that begins a sequence, and only predictions made
+/// in the second half count, so that every scored token has a context. A last window that is not
+/// full is left out. `progress` is told windows done and in all.
+pub fn perplexity(
+    runner: &mut Runner,
+    tokens: &[u32],
+    window: usize,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Perplexity> {
+    let n_windows = tokens.len() / window.max(1);
+    if window < 4 || n_windows == 0 {
+        let what = format!("{} tokens do not fill a window of {window}", tokens.len());
+        return Err(Error::Param { param: "window", what });
+    }
+    let metadata = runner.metadata();
+    let bos = metadata.bos_id.filter(|_| metadata.add_bos);
+    let vocab_size = metadata.vocab_size as usize;
+    let mut scores: Vec<f64> = Vec::with_capacity(n_windows * window / 2);
+    let mut piece = Vec::with_capacity(window);
+    for (i, part) in tokens.chunks_exact(window).enumerate() {
+        piece.clear();
+        piece.extend_from_slice(part);
+        if let (Some(first), Some(bos)) = (piece.first_mut(), bos) {
+            *first = bos;
+        }
+        let first_scored = window / 2;
+        runner.logits(&piece, Rows::All, None, &mut |first, logits| {
+            for (row, logits) in (first..).zip(logits.chunks_exact(vocab_size)) {
+                if row >= first_scored && row + 1 < window {
+                    scores.push(negative_log_likelihood(logits, piece[row + 1]));
+                }
+            }
+        })?;
+        progress(i + 1, n_windows);
+    }
+    let n = scores.len() as f64;
+    let nll = scores.iter().sum::<f64>() / n;
+    let variance = scores.iter().map(|s| (s - nll).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
+    Ok(Perplexity {
+        ppl: nll.exp(),
+        nll,
+        nll_stderr: (variance / n).sqrt(),
+        n_scored: scores.len(),
+        n_windows,
+    })
+}
+
+fn negative_log_likelihood(logits: &[f32], token: u32) -> f64 {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|x| f64::from((x - largest).exp())).sum();
+    sum.ln() - f64::from(logits[token as usize] - largest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::negative_log_likelihood;
+
+    #[test]
+    fn a_flat_distribution_costs_the_logarithm_of_its_size() {
+        let cost = negative_log_likelihood(&[3.0; 64], 7);
+        assert!((cost - 64f64.ln()).abs() < 1e-9);
+        assert!(negative_log_likelihood(&[0.0, 100.0], 1) < 1e-9);
+        assert!((negative_log_likelihood(&[0.0, 100.0], 0) - 100.0).abs() < 1e-5);
+    }
+}

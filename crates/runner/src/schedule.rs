@@ -1,0 +1,182 @@
+//! One step for all generations.
+
+use crate::batch;
+use crate::error::Error;
+use crate::generation::Generation;
+use crate::request::{Event, FinishReason, GenerationId};
+use crate::runner::Runner;
+
+type OnEvent<'a> = dyn FnMut(GenerationId, Event<'_>) + 'a;
+
+impl Runner {
+    /// Does one call of the engine: the next token of every answer, and chunks of prompts in the
+    /// order of their arrival as far as there is room. Returns whether generations are left.
+    ///
+    /// The tokens of a generation do not depend on what else is in the call, as far as the engine
+    /// computes each row alike.
+    pub fn step(&mut self, on_event: &mut OnEvent<'_>) -> bool {
+        self.end_cancelled(on_event);
+        self.admit();
+        self.pack();
+        if self.batch.len() > 0 {
+            match self.batch.run(self.engine.as_mut(), &mut self.outputs) {
+                Ok(()) => self.take_results(on_event),
+                Err(e) => self.fail_packed(&e),
+            }
+        }
+        for (generation, error) in self.failed.drain(..) {
+            on_event(generation.id, Event::Failed(&error));
+        }
+        self.n_generations() > 0
+    }
+
+    fn end_cancelled(&mut self, on_event: &mut OnEvent<'_>) {
+        let mut i = 0;
+        while i < self.active.len() {
+            if self.active[i].cancel.is_cancelled() {
+                let generation = self.active.remove(i);
+                self.end(generation, FinishReason::Cancelled, on_event);
+            } else {
+                i += 1;
+            }
+        }
+        let mut i = 0;
+        while i < self.waiting.len() {
+            if self.waiting[i].cancel.is_cancelled()
+                && let Some(generation) = self.waiting.remove(i)
+            {
+                self.end(generation, FinishReason::Cancelled, on_event);
+            } else {
+                i += 1;
+            }
+        }
+    }
+
+    fn end(&self, mut generation: Generation, reason: FinishReason, on_event: &mut OnEvent<'_>) {
+        let mut finish = generation.finish(reason, on_event);
+        finish.stats.load_s = self.load_s;
+        on_event(generation.id, Event::Finished(&finish));
+    }
+
+    /// Gives free slots to those that wait, in the order of their arrival.
+    fn admit(&mut self) {
+        while let Some(next) = self.waiting.front() {
+            let Some(slot) = self.best_slot(next) else { return };
+            let Some(mut generation) = self.waiting.pop_front() else { return };
+            self.clock += 1;
+            let state = &mut self.slots[slot];
+            let reused = state.start(&generation.tokens, generation.scope, &self.rings);
+            state.reserve(generation.max_len());
+            state.used = self.clock;
+            generation.admit(slot, reused);
+            self.active.push(generation);
+        }
+    }
+
+    /// The free slot that already holds most of the prompt, unless that would throw away the
+    /// greater part of what it holds; else the one that was not used for longest.
+    fn best_slot(&self, generation: &Generation) -> Option<usize> {
+        let free = || {
+            let active = &self.active;
+            let slots = self.slots.iter().enumerate();
+            slots.filter(move |(i, _)| !active.iter().any(|g| g.slot == *i))
+        };
+        let reusable =
+            |i: usize| self.slots[i].reusable(&generation.tokens, generation.scope, &self.rings);
+        let (best, held) = free().map(|(i, s)| (i, s.len())).max_by_key(|(i, _)| reusable(*i))?;
+        if reusable(best) * 2 > held {
+            return Some(best);
+        }
+        free().min_by_key(|(_, s)| s.used).map(|(i, _)| i)
+    }
+
+    /// Fills the batch. Answers come first: they wait for one token only.
+    fn pack(&mut self) {
+        self.batch.clear();
+        for answering in [true, false] {
+            for generation in &mut self.active {
+                let slot = &self.slots[generation.slot];
+                let pending = &generation.tokens[slot.len()..];
+                if (pending.len() == 1) != answering {
+                    continue;
+                }
+                let room = self.limit.tokens - self.batch.len();
+                let n = pending.len().min(self.limit.chunk).min(room);
+                generation.packed = n;
+                generation.row = None;
+                if n == 0 {
+                    continue;
+                }
+                self.batch.push(generation.slot, slot.len(), &pending[..n]);
+                if n == pending.len() {
+                    generation.row = Some(self.batch.ask_last());
+                }
+            }
+        }
+    }
+
+    fn take_results(&mut self, on_event: &mut OnEvent<'_>) {
+        let (data, channels) = match self.batch.n_rows() {
+            0 => (&[][..], 1),
+            _ => match batch::logits(&self.outputs) {
+                Ok(logits) => logits,
+                Err(e) => return self.fail_packed(&e),
+            },
+        };
+        let mut i = 0;
+        while i < self.active.len() {
+            let generation = &mut self.active[i];
+            let slot = &mut self.slots[generation.slot];
+            let written = slot.len();
+            slot.wrote(&generation.tokens[written..written + generation.packed]);
+            let Some(row) = generation.row else {
+                i += 1;
+                continue;
+            };
+            let logits = &data[row * channels..(row + 1) * channels];
+            let position = generation.tokens.len() as u32;
+            let sampled =
+                self.sampler.sample(logits, &generation.params, &generation.history, position);
+            match sampled.map(|id| generation.push(id, on_event)) {
+                Ok(None) => i += 1,
+                Ok(Some(mut finish)) => {
+                    let generation = self.active.remove(i);
+                    finish.stats.load_s = self.load_s;
+                    on_event(generation.id, Event::Finished(&finish));
+                }
+                Err(e) => {
+                    slot.forget();
+                    let generation = self.active.remove(i);
+                    self.failed.push((generation, e));
+                }
+            }
+        }
+        self.locate_non_finite();
+    }
+
+    /// Runs the call again to say where numbers stopped being finite. The call's inputs are still
+    /// at hand, and writing the same keys again changes nothing.
+    fn locate_non_finite(&mut self) {
+        let here = |e: &Error| matches!(e, Error::NonFiniteLogits { .. });
+        if self.failed.iter().any(|(_, e)| here(e)) {
+            let node = self.batch.first_non_finite(self.engine.as_mut());
+            for (_, error) in self.failed.iter_mut().filter(|(_, e)| here(e)) {
+                *error = Error::NonFiniteLogits { node: node.clone() };
+            }
+        }
+    }
+
+    /// The call failed: nothing that its slots hold can be trusted.
+    fn fail_packed(&mut self, error: &Error) {
+        let mut i = 0;
+        while i < self.active.len() {
+            if self.active[i].packed == 0 {
+                i += 1;
+                continue;
+            }
+            let generation = self.active.remove(i);
+            self.slots[generation.slot].forget();
+            self.failed.push((generation, error.clone()));
+        }
+    }
+}

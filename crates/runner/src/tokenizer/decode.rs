@@ -1,0 +1,188 @@
+//! Tokens to text, one at a time.
+
+use std::sync::Arc;
+
+use tokenizers::models::bpe::Vocab;
+use tokenizers::{Decoder, DecoderWrapper};
+
+use super::Special;
+
+/// Turns tokens into text as they come.
+///
+/// What it has given is always valid UTF-8. Bytes of a character that spans tokens are held back
+/// until it is whole; bytes that can't become a character turn into U+FFFD, one for each byte.
+/// All that it gives, joined, does not depend on how the tokens were split into calls.
+pub struct StreamDecoder {
+    pieces: Arc<Pieces>,
+    keep_special: bool,
+    /// Bytes that are not yet a character; at most three between calls.
+    bytes: Vec<u8>,
+    /// Tokens since the last point that was safe to cut at, for decoders that look around.
+    window: Vec<u32>,
+    /// How many of `window` have been given as text.
+    given: usize,
+}
+
+/// How the file says that tokens become text.
+pub(super) enum DecoderKind {
+    /// Each token has its bytes: `from` replaced by `to`, or one byte for `<0xXX>`.
+    Pieces { from: String, to: String },
+    /// A decoder that looks at the whole; without one, tokens are joined by spaces.
+    Joined(Option<DecoderWrapper>),
+}
+
+/// What each token stands for.
+pub(super) struct Pieces {
+    /// Token `i` has `text[ends[i − 1]..ends[i]]`: its bytes, or its spelling under `joined`.
+    text: Vec<u8>,
+    ends: Vec<u32>,
+    /// By id; those above `ends` too.
+    specials: Vec<(u32, String)>,
+    joined: Option<Option<DecoderWrapper>>,
+}
+
+impl StreamDecoder {
+    pub(super) fn new(pieces: Arc<Pieces>, keep_special: bool) -> Self {
+        StreamDecoder {
+            pieces,
+            keep_special,
+            bytes: Vec::with_capacity(64),
+            window: Vec::new(),
+            given: 0,
+        }
+    }
+
+    /// Takes a token and appends to `out` the text that is now certain.
+    pub fn push(&mut self, id: u32, out: &mut String) {
+        let pieces = self.pieces.clone();
+        if !self.keep_special && pieces.is_special(id) {
+            return;
+        }
+        match &pieces.joined {
+            None => {
+                self.bytes.extend_from_slice(pieces.get(id));
+                self.take_whole(out);
+            }
+            Some(decoder) => {
+                self.window.push(id);
+                self.step(&pieces, decoder.as_ref(), out);
+            }
+        }
+    }
+
+    /// Appends what was held back: nothing more will come. The decoder can be used anew.
+    pub fn flush(&mut self, out: &mut String) {
+        let pieces = self.pieces.clone();
+        if let Some(decoder) = &pieces.joined {
+            let before = pieces.decode(decoder.as_ref(), &self.window[..self.given]);
+            let all = pieces.decode(decoder.as_ref(), &self.window);
+            out.push_str(all.get(before.len()..).unwrap_or(""));
+        }
+        out.extend(self.bytes.drain(..).map(|_| char::REPLACEMENT_CHARACTER));
+        self.window.clear();
+        self.given = 0;
+    }
+
+    /// Moves whole characters from `bytes` to `out`, and bytes that can't be one as U+FFFD.
+    fn take_whole(&mut self, out: &mut String) {
+        let mut rest = self.bytes.as_slice();
+        loop {
+            match std::str::from_utf8(rest) {
+                Ok(text) => {
+                    out.push_str(text);
+                    rest = &[];
+                    break;
+                }
+                Err(e) => {
+                    let (valid, after) = rest.split_at(e.valid_up_to());
+                    out.push_str(std::str::from_utf8(valid).expect("valid_up_to is a boundary"));
+                    rest = after;
+                    let Some(bad) = e.error_len() else { break };
+                    out.extend(std::iter::repeat_n(char::REPLACEMENT_CHARACTER, bad));
+                    rest = &rest[bad..];
+                }
+            }
+        }
+        let held = rest.len();
+        self.bytes.drain(..self.bytes.len() - held);
+    }
+
+    /// Gives what the newest token adds to the decoded window, unless that may still change.
+    fn step(&mut self, pieces: &Pieces, decoder: Option<&DecoderWrapper>, out: &mut String) {
+        let all = pieces.decode(decoder, &self.window);
+        if all.ends_with(char::REPLACEMENT_CHARACTER) {
+            return;
+        }
+        let before = pieces.decode(decoder, &self.window[..self.given]);
+        let Some(new) = all.strip_prefix(before.as_str()) else { return };
+        if new.is_empty() {
+            return;
+        }
+        out.push_str(new);
+        // The last given tokens stay as context, so that the next is not taken for a beginning.
+        self.window.drain(..self.given);
+        self.given = self.window.len();
+    }
+}
+
+impl Pieces {
+    pub(super) fn new(vocab: &Vocab, specials: &[Special], decoder: DecoderKind) -> Self {
+        let len = vocab.values().max().map_or(0, |m| *m as usize + 1);
+        let mut spelled: Vec<&str> = vec![""; len];
+        for (token, id) in vocab {
+            spelled[*id as usize] = token;
+        }
+        let mut text = Vec::with_capacity(spelled.iter().map(|s| s.len()).sum());
+        let mut ends = Vec::with_capacity(len);
+        let add = |token: &str, text: &mut Vec<u8>| match &decoder {
+            DecoderKind::Joined(_) => text.extend_from_slice(token.as_bytes()),
+            DecoderKind::Pieces { from, to } => {
+                let replaced = token.replace(from.as_str(), to);
+                match byte_token(&replaced) {
+                    Some(byte) => text.push(byte),
+                    None => text.extend_from_slice(replaced.as_bytes()),
+                }
+            }
+        };
+        for token in spelled {
+            add(token, &mut text);
+            ends.push(text.len() as u32);
+        }
+        let specials = specials.iter().map(|s| (s.id, s.content.clone())).collect();
+        let joined = match decoder {
+            DecoderKind::Pieces { .. } => None,
+            DecoderKind::Joined(d) => Some(d),
+        };
+        Pieces { text, ends, specials, joined }
+    }
+
+    fn is_special(&self, id: u32) -> bool {
+        self.specials.binary_search_by_key(&id, |s| s.0).is_ok()
+    }
+
+    /// Nothing for an id that does not exist.
+    fn get(&self, id: u32) -> &[u8] {
+        let id = id as usize;
+        let Some(end) = self.ends.get(id) else { return &[] };
+        let start = if id == 0 { 0 } else { self.ends[id - 1] };
+        &self.text[start as usize..*end as usize]
+    }
+
+    fn decode(&self, decoder: Option<&DecoderWrapper>, ids: &[u32]) -> String {
+        let tokens: Vec<String> = ids
+            .iter()
+            .map(|id| String::from_utf8_lossy(self.get(*id)).into_owned())
+            .filter(|t| !t.is_empty())
+            .collect();
+        match decoder {
+            Some(d) => d.decode(tokens).unwrap_or_default(),
+            None => tokens.join(" "),
+        }
+    }
+}
+
+/// `<0x0A>` is a byte.
+fn byte_token(token: &str) -> Option<u8> {
+    let hex = token.strip_prefix("<0x")?.strip_suffix('>')?;
+    if hex.len() == 2 { u8::from_str_radix(hex, 16).ok() } else { None }
+}
