@@ -99,7 +99,7 @@ class Llama:
         self.vocab = self.lib.llama_model_get_vocab(self.model)
         self.n_vocab = self.lib.llama_vocab_n_tokens(self.vocab)
         params = self.lib.llama_context_default_params()
-        asked = [WINDOW, WINDOW, 128]  # n_ctx, n_batch, n_ubatch
+        asked = [2 * WINDOW, WINDOW, 128]  # n_ctx, n_batch, n_ubatch
         params.words[:3] = asked
         self.ctx = self.lib.llama_init_from_model(self.model, params)
         if not self.ctx:

@@ -1,2 +1,34 @@
-//! (being written)
-fn main() {}
+//! The `lapidary` command. No algorithm lives here: it reads flags, calls the rooms, and prints.
+
+mod args;
+mod doctor;
+mod eval;
+mod exit;
+mod export;
+mod inspect;
+mod logits;
+mod model;
+mod progress;
+mod run;
+mod tokens;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command, EvalCommand};
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Run(args) => run::run(&args),
+        Command::Export(args) => export::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Logits(args) => logits::run(&args),
+        Command::Tokens(args) => tokens::run(&args),
+        Command::Eval(EvalCommand::Ppl(args)) => eval::ppl(&args),
+        Command::Doctor(args) => doctor::run(&args),
+    };
+    exit::report(done)
+}

@@ -1,0 +1,230 @@
+//! What a user may type. Meaning is given to it elsewhere.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Runs Gemma models on whatever you have: one file, every backend, the same tokens.
+#[derive(Debug, Parser)]
+#[command(name = "lapidary", version, max_term_width = 100, after_help = EXIT_CODES)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Results go to standard output, everything else to standard error.
+Exit codes: 0 done · 1 failed · 2 wrong usage · 3 invalid model file · 4 out of memory or no device
+            5 not found · 130 interrupted";
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Answer a prompt, or continue plain text with --raw
+    Run(RunArgs),
+    /// Turn a checkpoint into one .lap file
+    Export(ExportArgs),
+    /// Show what a model is: methods, ops, caches, quantisation, sizes
+    Inspect(InspectArgs),
+    /// Check a backend against the logits that the file carries
+    Verify(VerifyArgs),
+    /// Compute logits of raw token ids
+    Logits(LogitsArgs),
+    /// Print the token ids of a text as JSON
+    Tokens(TokensArgs),
+    /// Measure the quality of a model
+    #[command(subcommand)]
+    Eval(EvalCommand),
+    /// Show backends, devices and memory
+    Doctor(DoctorArgs),
+}
+
+/// Which model.
+#[derive(Debug, Args)]
+pub struct ModelArgs {
+    /// A Hugging Face folder, a GGUF file or a .lap file
+    pub model: PathBuf,
+    /// Read files instead of mapping them (for files that may change while they are open)
+    #[arg(long)]
+    pub no_mmap: bool,
+    /// The folder of the model's drafter (…-assistant), to add the `draft` method
+    #[arg(long, value_name = "FOLDER")]
+    pub draft: Option<PathBuf>,
+}
+
+/// Where to run it.
+#[derive(Debug, Args)]
+pub struct DeviceArgs {
+    /// Backend: auto, or one that `lapidary doctor` lists; a named one never falls back
+    #[arg(long, default_value = "auto", env = "LAPIDARY_BACKEND")]
+    pub backend: String,
+    /// Worker threads (default: what the machine allows)
+    #[arg(long, env = "LAPIDARY_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+}
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// The prompt; without it, standard input is read
+    pub prompt: Option<String>,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Continue the prompt as plain text, without the chat template
+    #[arg(long)]
+    pub raw: bool,
+    /// Instructions before the prompt
+    #[arg(long, conflicts_with = "raw")]
+    pub system: Option<String>,
+    /// Let the model think first, where its chat template can
+    #[arg(long, conflicts_with = "raw")]
+    pub think: bool,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    /// The most tokens to generate
+    #[arg(short = 'n', long, default_value_t = 512, value_name = "N")]
+    pub max_tokens: usize,
+    /// Positions for prompt and answer together (default: the model's own, at most 8192)
+    #[arg(long, value_name = "N", env = "LAPIDARY_CTX")]
+    pub ctx: Option<u32>,
+    /// Stop before this text (repeatable)
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    /// No statistics, no notes
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+/// How tokens are chosen; what is not given is as the model's makers recommend.
+#[derive(Debug, Args)]
+pub struct SamplingArgs {
+    /// 0 always takes the likeliest token
+    #[arg(short, long, value_name = "X")]
+    pub temperature: Option<f32>,
+    /// Keep the K likeliest tokens; 0 keeps all
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<u32>,
+    /// Keep the likeliest tokens that add up to P
+    #[arg(long, value_name = "P")]
+    pub top_p: Option<f32>,
+    /// Keep tokens at least P times as likely as the likeliest
+    #[arg(long, value_name = "P")]
+    pub min_p: Option<f32>,
+    /// Divide the scores of tokens that were already there
+    #[arg(long, value_name = "X")]
+    pub repetition_penalty: Option<f32>,
+    /// Same seed, same tokens, on every backend (default: random)
+    #[arg(long)]
+    pub seed: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// The file to write
+    #[arg(short, long, value_name = "FILE.lap")]
+    pub out: PathBuf,
+    /// Leave out the golden logits, whose computation is slow for large models
+    #[arg(long)]
+    pub no_golden: bool,
+    /// Replace the file if it is there
+    #[arg(short, long)]
+    pub force: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// The largest difference that passes, as a part of the largest logit
+    #[arg(long, default_value_t = 1e-3, value_name = "X")]
+    pub tolerance: f32,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Rows {
+    /// One row per token
+    All,
+    /// The last token's row
+    Last,
+}
+
+#[derive(Debug, Args)]
+pub struct LogitsArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Token ids, `2,105,2364`, or a file that holds them
+    #[arg(long, value_name = "IDS|FILE")]
+    pub tokens: String,
+    /// The safetensors file to write: `logits` [rows, vocab] f32, `greedy` [n] i64
+    #[arg(short, long, value_name = "FILE.safetensors")]
+    pub out: PathBuf,
+    /// Which rows to write
+    #[arg(long, value_enum, default_value_t = Rows::All)]
+    pub rows: Rows,
+    /// Feed at most N tokens at once
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub chunk: Option<u32>,
+    /// Then continue with the N likeliest tokens
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub greedy: usize,
+}
+
+#[derive(Debug, Args)]
+pub struct TokensArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// The text; without it, standard input is read
+    #[arg(conflicts_with = "file")]
+    pub text: Option<String>,
+    /// Read the text from a file
+    #[arg(short, long)]
+    pub file: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum EvalCommand {
+    /// Perplexity of a text, in windows of which the second half counts
+    Ppl(PplArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct PplArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// The text
+    #[arg(short, long)]
+    pub file: PathBuf,
+    /// Use the first N tokens of the text
+    #[arg(long, value_name = "N")]
+    pub tokens: Option<usize>,
+    /// Tokens of one window
+    #[arg(long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u32).range(4..))]
+    pub window: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,48 @@
+//! `lapidary eval`.
+
+use std::io::Write;
+use std::time::Instant;
+
+use anyhow::Result;
+use lapidary_runner::{Runner, perplexity};
+use serde_json::json;
+
+use crate::args::PplArgs;
+use crate::model::{self, Wanted};
+use crate::progress;
+use crate::tokens::read_text;
+
+/// Prints the perplexity of a text.
+pub fn ppl(args: &PplArgs) -> Result<()> {
+    let text = read_text(&args.file)?;
+    let program = model::open(&args.model)?;
+    let wanted = Wanted { context: args.window, chunk: None, say: args.device.backend == "auto" };
+    let loaded = model::load(program, &args.device, &wanted)?;
+    let mut runner = Runner::new(loaded.engine)?;
+    let mut tokens = runner.text_prompt(&text)?;
+    tokens.truncate(args.tokens.unwrap_or(usize::MAX));
+    let start = Instant::now();
+    let bar = progress::Windows::new();
+    let window = args.window as usize;
+    let result = perplexity(&mut runner, &tokens, window, &mut |done, all| bar.set(done, all))?;
+    drop(bar);
+    let took = start.elapsed().as_secs_f64();
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let mut report = serde_json::to_value(result)?;
+        report["window"] = json!(args.window);
+        report["seconds"] = json!(took);
+        writeln!(out, "{report}")?;
+    } else {
+        writeln!(
+            out,
+            "perplexity {:.4} ± {:.4} ({} tokens scored in {} windows of {}, {took:.1} s)",
+            result.ppl,
+            result.ppl * result.nll_stderr,
+            result.n_scored,
+            result.n_windows,
+            args.window
+        )?;
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,122 @@
+//! `lapidary logits`: raw ids in, a safetensors file out.
+
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use lapidary_runner::{Rows, Runner};
+use serde_json::json;
+
+use crate::args::{self, LogitsArgs};
+use crate::exit::Usage;
+use crate::model::{self, Wanted};
+
+/// Writes `logits` and `greedy`.
+pub fn run(args: &LogitsArgs) -> Result<()> {
+    let tokens = read_tokens(&args.tokens)?;
+    let program = model::open(&args.model)?;
+    let vocab_size = program.metadata().vocab_size as usize;
+    let needed = u32::try_from(tokens.len().saturating_add(args.greedy)).unwrap_or(u32::MAX);
+    let wanted =
+        Wanted { context: needed.max(1), chunk: args.chunk, say: args.device.backend == "auto" };
+    let loaded = model::load(program, &args.device, &wanted)?;
+    // Raw ids need no tokenizer, and a broken one must not stand in the way.
+    let mut runner = Runner::with_parts(loaded.engine, None, None)?;
+
+    let n_rows = match args.rows {
+        args::Rows::All => tokens.len(),
+        args::Rows::Last => 1,
+    };
+    let mut file = TensorFile::create(&args.out, n_rows, vocab_size, args.greedy)?;
+    let rows = match args.rows {
+        args::Rows::All => Rows::All,
+        args::Rows::Last => Rows::Last,
+    };
+    let mut written: std::io::Result<()> = Ok(());
+    runner.logits(&tokens, rows, None, &mut |_, logits| {
+        if written.is_ok() {
+            written = file.f32(logits);
+        }
+    })?;
+    written.with_context(|| args.out.display().to_string())?;
+    let greedy = if args.greedy > 0 { runner.greedy(&tokens, args.greedy)? } else { vec![] };
+    file.finish(&greedy, &args.out)
+}
+
+/// Ids between commas or spaces, in brackets or not; or a file that holds them.
+fn read_tokens(text: &str) -> Result<Vec<u32>> {
+    let path = Path::new(text);
+    let looks_like_ids = text.bytes().all(|b| b.is_ascii_digit() || b", []\n\t".contains(&b));
+    let text = if looks_like_ids && !path.exists() {
+        text.to_string()
+    } else {
+        std::fs::read_to_string(path)
+            .with_context(|| format!("can't read token ids from {}", path.display()))?
+    };
+    let ids: Result<Vec<u32>> = text
+        .split(|c: char| c.is_whitespace() || ",[]".contains(c))
+        .filter(|word| !word.is_empty())
+        .map(|word| {
+            word.parse().map_err(|_| Usage(format!("`{word}` is not a token id")).into())
+        })
+        .collect();
+    let ids = ids?;
+    if ids.is_empty() {
+        return Err(Usage("there are no token ids".into()).into());
+    }
+    Ok(ids)
+}
+
+/// A safetensors file whose header is known before its data, so that logits of long inputs are
+/// written as they come. It has its name only when it is whole.
+struct TensorFile {
+    out: BufWriter<tempfile::NamedTempFile>,
+}
+
+impl TensorFile {
+    fn create(path: &Path, rows: usize, vocab: usize, greedy: usize) -> Result<Self> {
+        let logits_end = rows * vocab * 4;
+        let mut header = json!({
+            "logits": {"dtype": "F32", "shape": [rows, vocab], "data_offsets": [0, logits_end]},
+            "greedy": {
+                "dtype": "I64", "shape": [greedy],
+                "data_offsets": [logits_end, logits_end + greedy * 8],
+            },
+        })
+        .to_string()
+        .into_bytes();
+        header.resize(header.len().next_multiple_of(8), b' ');
+        let folder = match path.parent() {
+            Some(p) if !p.as_os_str().is_empty() => p,
+            _ => Path::new("."),
+        };
+        let temp = tempfile::Builder::new()
+            .prefix(".lapidary-")
+            .suffix(".tmp")
+            .tempfile_in(folder)
+            .with_context(|| format!("can't write {}", path.display()))?;
+        let mut out = BufWriter::with_capacity(1 << 20, temp);
+        out.write_all(&(header.len() as u64).to_le_bytes())?;
+        out.write_all(&header)?;
+        Ok(TensorFile { out })
+    }
+
+    fn f32(&mut self, values: &[f32]) -> std::io::Result<()> {
+        values.iter().try_for_each(|x| self.out.write_all(&x.to_le_bytes()))
+    }
+
+    fn finish(mut self, greedy: &[u32], path: &Path) -> Result<()> {
+        for id in greedy {
+            self.out.write_all(&i64::from(*id).to_le_bytes())?;
+        }
+        let temp = self.out.into_inner().map_err(|e| e.into_error())?;
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            // A temporary file is private; the finished one is as readable as any other.
+            temp.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
+        }
+        temp.persist(path).with_context(|| format!("can't write {}", path.display()))?;
+        Ok(())
+    }
+}

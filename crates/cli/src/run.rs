@@ -1,0 +1,139 @@
+//! `lapidary run`.
+
+use std::io::{IsTerminal, Read, Write};
+
+use anyhow::{Context, Result};
+use lapidary_runner::{
+    CancelToken, ChatInput, Event, FinishReason, Message, Request, Runner, SamplingParams, Stats,
+};
+use serde_json::{Map, Value};
+
+use crate::args::{RunArgs, SamplingArgs};
+use crate::exit::Usage;
+use crate::model::{self, DEFAULT_CONTEXT, Wanted};
+
+/// Answers a prompt, token by token.
+pub fn run(args: &RunArgs) -> Result<()> {
+    let prompt = prompt(args)?;
+    let cancel = cancel_on_interrupt()?;
+    let program = model::open(&args.model)?;
+    let own = program.metadata().max_context_len;
+    let context = args.ctx.unwrap_or_else(|| own.min(DEFAULT_CONTEXT));
+    if args.ctx.is_none() && own > DEFAULT_CONTEXT && !args.quiet {
+        eprintln!("note: context {context} of the model's {own}; --ctx takes more");
+    }
+    let wanted = Wanted { context, chunk: None, say: !args.quiet };
+    let loaded = model::load(program, &args.device, &wanted)?;
+    let mut runner = Runner::new(loaded.engine)?;
+    runner.set_load_seconds(loaded.took.as_secs_f64());
+
+    let tokens = tokens(args, &runner, &prompt)?;
+    let request = Request {
+        max_new: args.max_tokens,
+        stop: args.stop.clone(),
+        ..Request::new(tokens, sampling(&args.sampling, &runner))
+    };
+    let mut out = std::io::stdout().lock();
+    let mut written: std::io::Result<()> = Ok(());
+    let finish = runner.generate(request, &cancel, |event| {
+        if let Event::Text { text } = event
+            && written.is_ok()
+        {
+            written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+            if written.is_err() {
+                cancel.cancel();
+            }
+        }
+    })?;
+    written?;
+    writeln!(out)?;
+    out.flush()?;
+    if !args.quiet {
+        eprintln!("{}", statistics(&finish.stats, finish.reason));
+    }
+    if finish.reason == FinishReason::Cancelled {
+        return Err(lapidary_runner::Error::Cancelled.into());
+    }
+    Ok(())
+}
+
+fn prompt(args: &RunArgs) -> Result<String> {
+    if let Some(prompt) = &args.prompt {
+        return Ok(prompt.clone());
+    }
+    let mut stdin = std::io::stdin();
+    if stdin.is_terminal() {
+        return Err(Usage("give a prompt after the model, or pipe one in".into()).into());
+    }
+    let mut bytes = Vec::new();
+    stdin.read_to_end(&mut bytes).context("can't read standard input")?;
+    let text = String::from_utf8(bytes).map_err(|_| Usage("the prompt is not UTF-8".into()))?;
+    // What a shell's echo or a here-document adds at the end is not meant.
+    Ok(text.strip_suffix('\n').unwrap_or(&text).to_string())
+}
+
+fn tokens(args: &RunArgs, runner: &Runner, prompt: &str) -> Result<Vec<u32>> {
+    if args.raw {
+        return Ok(runner.text_prompt(prompt)?);
+    }
+    if runner.template().is_err() {
+        let what = "this model has no chat template (it is probably a base model); --raw continues \
+                    plain text";
+        return Err(Usage(what.into()).into());
+    }
+    let mut messages = Vec::new();
+    messages.extend(args.system.as_ref().map(|s| Message::new("system", s.as_str())));
+    messages.push(Message::new("user", prompt));
+    let mut kwargs = Map::new();
+    if args.think {
+        kwargs.insert("enable_thinking".into(), Value::Bool(true));
+    }
+    let input = ChatInput { messages: &messages, kwargs, ..ChatInput::default() };
+    Ok(runner.chat_prompt(&input)?)
+}
+
+fn sampling(args: &SamplingArgs, runner: &Runner) -> SamplingParams {
+    let own = SamplingParams::of(runner.metadata());
+    SamplingParams {
+        temperature: args.temperature.unwrap_or(own.temperature),
+        top_k: args.top_k.unwrap_or(own.top_k),
+        top_p: args.top_p.unwrap_or(own.top_p),
+        min_p: args.min_p.unwrap_or(own.min_p),
+        repetition_penalty: args.repetition_penalty.unwrap_or(own.repetition_penalty),
+        seed: args.seed,
+        ..own
+    }
+}
+
+/// The first Ctrl-C asks the generation to end; the second ends the process.
+fn cancel_on_interrupt() -> Result<CancelToken> {
+    let cancel = CancelToken::new();
+    let asked = cancel.clone();
+    ctrlc::set_handler(move || {
+        if asked.is_cancelled() {
+            std::process::exit(130);
+        }
+        asked.cancel();
+    })
+    .context("can't listen for Ctrl-C")?;
+    Ok(cancel)
+}
+
+fn statistics(s: &Stats, reason: FinishReason) -> String {
+    let seconds = |x: Option<f64>| x.map_or("–".into(), |x| format!("{x:.2} s"));
+    let rate = |x: Option<f64>| x.map_or("–".into(), |x| format!("{x:.1} tok/s"));
+    let memory = s
+        .peak_memory_bytes
+        .map_or(String::new(), |n| format!(" · peak {}", indicatif::HumanBytes(n)));
+    format!(
+        "load {} · first token {} · prompt {} ({}) · answer {} ({}) · {} · seed {}{memory}",
+        seconds(s.load_s),
+        seconds(s.first_token_s),
+        s.prompt_tokens,
+        rate(s.prefill_tokens_per_s()),
+        s.new_tokens,
+        rate(s.decode_tokens_per_s()),
+        reason.name(),
+        s.seed,
+    )
+}

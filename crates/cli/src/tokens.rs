@@ -1,0 +1,39 @@
+//! `lapidary tokens`.
+
+use std::io::{Read, Write};
+
+use anyhow::{Context, Result};
+use lapidary_runner::load_tokenizer;
+
+use crate::args::TokensArgs;
+use crate::exit::Usage;
+use crate::model;
+
+/// Prints the ids of a text.
+pub fn run(args: &TokensArgs) -> Result<()> {
+    let text = match (&args.text, &args.file) {
+        (Some(text), _) => text.clone(),
+        (None, Some(file)) => read_text(file)?,
+        (None, None) => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).context("can't read standard input")?;
+            text
+        }
+    };
+    let program = model::open(&args.model)?;
+    let tokenizer = load_tokenizer(&program)?.ok_or(lapidary_runner::Error::NoTokenizer)?;
+    let metadata = program.metadata();
+    let mut ids: Vec<u32> = metadata.bos_id.filter(|_| metadata.add_bos).into_iter().collect();
+    ids.extend(tokenizer.encode_text(&text)?);
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer(&mut out, &ids)?;
+    writeln!(out)?;
+    Ok(out.flush()?)
+}
+
+/// A text file, which must be UTF-8.
+pub fn read_text(path: &std::path::Path) -> Result<String> {
+    let bytes = std::fs::read(path).with_context(|| format!("can't read {}", path.display()))?;
+    String::from_utf8(bytes)
+        .map_err(|_| Usage(format!("{} is not UTF-8 text", path.display())).into())
+}

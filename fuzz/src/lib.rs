@@ -1,0 +1,60 @@
+//! What the fuzzers run. Each function takes arbitrary bytes and must return.
+//!
+//! `targets/` holds the binaries for `cargo fuzz`; `tests/replay.rs` feeds the corpus, and
+//! mutations of it, to the same functions in ordinary tests.
+
+use std::path::Path;
+
+use lapidary_gemma::{assemble, gguf, hf_config};
+use lapidary_program::{FileBytes, lap};
+use lapidary_runner::Tokenizer;
+
+/// A target: its name, which is also its corpus folder, and its body.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    ("lap_open", lap_open),
+    ("gguf_open", gguf_open),
+    ("config_json", config_json),
+    ("tokenizer_json", tokenizer_json),
+];
+
+/// Opens a `.lap` file and reads a row of each weight.
+pub fn lap_open(data: &[u8]) {
+    let Ok(program) = lap::from_bytes(FileBytes::from_vec(data.to_vec())) else { return };
+    for (name, decl) in program.weights() {
+        if let Ok(weight) = program.weight(name) {
+            weight.row_f32(decl.rows() - 1, &mut vec![0.0; decl.cols()]);
+        }
+    }
+}
+
+/// Imports a GGUF file and reads a row of each weight.
+pub fn gguf_open(data: &[u8]) {
+    let bytes = FileBytes::from_vec(data.to_vec());
+    let Ok(imported) = gguf::read_model(Path::new("fuzz.gguf"), bytes) else { return };
+    let Ok(program) = assemble(imported, None) else { return };
+    for (name, decl) in program.weights() {
+        if let Ok(weight) = program.weight(name) {
+            weight.row_f32(decl.rows() - 1, &mut vec![0.0; decl.cols()]);
+        }
+    }
+}
+
+/// Parses a `config.json`.
+pub fn config_json(data: &[u8]) {
+    let _ = hf_config::parse(data);
+}
+
+/// Loads a `tokenizer.json`, encodes a text with it and decodes that again.
+pub fn tokenizer_json(data: &[u8]) {
+    let Ok(tokenizer) = Tokenizer::from_json(data, 1 << 20) else { return };
+    if let Ok(ids) = tokenizer.encode_text("Hello  wörld\n<bos> 👋") {
+        let mut decoder = tokenizer.stream_decoder();
+        for id in ids {
+            decoder.push(id);
+        }
+        decoder.flush();
+    }
+}
