@@ -437,6 +437,8 @@ def load_library() -> c.CDLL:
     found = [p for folder in folders for end in ("so", "pyd") for p in Path(folder).glob(f"xllamacpp*.{end}")]
     if not found:
         cannot("xllamacpp is missing: pip install -r testdata/requirements-llama.txt")
+    # Threads that spin at every barrier are 7 times slower as soon as another process wants the cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         return c.CDLL(str(found[0]))
     except OSError as e:

@@ -10,3 +10,10 @@ const IGNORED: &[&str] = &[];
 fn ops() {
     suite::ops(&CpuBackend).assert(IGNORED);
 }
+
+#[test]
+fn properties_of_random_models() {
+    for (program, tokens) in suite::random_models() {
+        suite::properties(&CpuBackend, program, &tokens).assert(IGNORED);
+    }
+}

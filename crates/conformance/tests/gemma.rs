@@ -14,6 +14,9 @@ use safetensors::SafeTensors;
 /// The most that a logit may differ from transformers', both in f32.
 const TOLERANCE: f32 = 1e-4;
 
+const BACKENDS: &[&dyn Backend] =
+    &[&lapidary_reference::ReferenceBackend, &lapidary_backend_cpu::CpuBackend];
+
 const TEXT: &[&str] = &[
     "gemma3_text",
     "gemma3_text_sharded",
@@ -196,17 +199,34 @@ fn drafters(backend: &dyn Backend) {
 #[test]
 fn random_configurations_agree_with_transformers() {
     let wanted = std::env::var_os("LAPIDARY_RANDOM_CONFIGS").is_some();
-    for backend in [&lapidary_reference::ReferenceBackend as &dyn Backend] {
-        assert_eq!(every_random_configuration(backend) > 0, wanted, "the folder was empty");
+    for backend in BACKENDS {
+        assert_eq!(every_random_configuration(*backend) > 0, wanted, "the folder was empty");
     }
 }
 
 #[test]
-fn reference_agrees_with_transformers() {
-    every_text_family(&lapidary_reference::ReferenceBackend);
+fn every_text_family_agrees_with_transformers() {
+    for backend in BACKENDS {
+        every_text_family(*backend);
+    }
 }
 
 #[test]
-fn reference_drafts_as_transformers_does() {
-    drafters(&lapidary_reference::ReferenceBackend);
+fn drafters_agree_with_transformers() {
+    for backend in BACKENDS {
+        drafters(*backend);
+    }
+}
+
+/// The same families as GGUF files with some weights quantised; transformers ran the dequantised
+/// numbers.
+#[test]
+fn gguf_files_agree_with_transformers() {
+    for family in ["gemma3_text", "gemma4_text_dense", "gemma4_text_e", "gemma4_text_moe"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/gguf").join(family);
+        for backend in BACKENDS {
+            let expected = Expected::beside(&folder);
+            check(*backend, &folder.join("model.gguf"), &expected, "");
+        }
+    }
 }

@@ -10,3 +10,10 @@ const IGNORED: &[&str] = &[];
 fn ops() {
     suite::ops(&ReferenceBackend).assert(IGNORED);
 }
+
+#[test]
+fn properties_of_random_models() {
+    for (program, tokens) in suite::random_models() {
+        suite::properties(&ReferenceBackend, program, &tokens).assert(IGNORED);
+    }
+}

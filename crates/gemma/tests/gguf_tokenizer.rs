@@ -131,7 +131,10 @@ fn gemma4_gives_the_published_tokenizer_json() {
         eprintln!("SKIPPED: {} is not here", packed.display());
         return;
     }
-    let unpacked = Command::new("gzip").arg("-dc").arg(&packed).output().unwrap();
+    let Ok(unpacked) = Command::new("gzip").arg("-dc").arg(&packed).output() else {
+        eprintln!("SKIPPED: there is no gzip here");
+        return;
+    };
     assert!(unpacked.status.success());
     let want: Value = serde_json::from_slice(&unpacked.stdout).unwrap();
     let file = Gguf::parse(converted(&want).file()).unwrap();

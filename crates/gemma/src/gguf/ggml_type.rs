@@ -26,8 +26,6 @@ pub enum GgmlType {
     Unread(&'static str, u32, u32),
 }
 
-use GgmlType::Unread;
-
 /// Every format by its number in the file. The numbers that are missing were never published or
 /// have been withdrawn.
 const BY_ID: [(u32, GgmlType); 34] = [
@@ -38,33 +36,33 @@ const BY_ID: [(u32, GgmlType); 34] = [
     (6, GgmlType::Q5_0),
     (7, GgmlType::Q5_1),
     (8, GgmlType::Q8_0),
-    (9, Unread("Q8_1", 32, 40)),
+    (9, GgmlType::Unread("Q8_1", 32, 40)),
     (10, GgmlType::Q2_K),
     (11, GgmlType::Q3_K),
     (12, GgmlType::Q4_K),
     (13, GgmlType::Q5_K),
     (14, GgmlType::Q6_K),
-    (15, Unread("Q8_K", 256, 292)),
-    (16, Unread("IQ2_XXS", 256, 66)),
-    (17, Unread("IQ2_XS", 256, 74)),
-    (18, Unread("IQ3_XXS", 256, 98)),
-    (19, Unread("IQ1_S", 256, 50)),
-    (20, Unread("IQ4_NL", 32, 18)),
-    (21, Unread("IQ3_S", 256, 110)),
-    (22, Unread("IQ2_S", 256, 82)),
-    (23, Unread("IQ4_XS", 256, 136)),
+    (15, GgmlType::Unread("Q8_K", 256, 292)),
+    (16, GgmlType::Unread("IQ2_XXS", 256, 66)),
+    (17, GgmlType::Unread("IQ2_XS", 256, 74)),
+    (18, GgmlType::Unread("IQ3_XXS", 256, 98)),
+    (19, GgmlType::Unread("IQ1_S", 256, 50)),
+    (20, GgmlType::Unread("IQ4_NL", 32, 18)),
+    (21, GgmlType::Unread("IQ3_S", 256, 110)),
+    (22, GgmlType::Unread("IQ2_S", 256, 82)),
+    (23, GgmlType::Unread("IQ4_XS", 256, 136)),
     (24, GgmlType::I8),
     (25, GgmlType::I16),
     (26, GgmlType::I32),
     (27, GgmlType::I64),
     (28, GgmlType::F64),
-    (29, Unread("IQ1_M", 256, 56)),
+    (29, GgmlType::Unread("IQ1_M", 256, 56)),
     (30, GgmlType::BF16),
-    (34, Unread("TQ1_0", 256, 54)),
-    (35, Unread("TQ2_0", 256, 66)),
-    (39, Unread("MXFP4", 32, 17)),
-    (40, Unread("NVFP4", 64, 36)),
-    (41, Unread("Q1_0", 128, 18)),
+    (34, GgmlType::Unread("TQ1_0", 256, 54)),
+    (35, GgmlType::Unread("TQ2_0", 256, 66)),
+    (39, GgmlType::Unread("MXFP4", 32, 17)),
+    (40, GgmlType::Unread("NVFP4", 64, 36)),
+    (41, GgmlType::Unread("Q1_0", 128, 18)),
 ];
 
 /// Codes of a super-block of the K family.
@@ -97,7 +95,7 @@ impl GgmlType {
             GgmlType::Q4_K => "Q4_K",
             GgmlType::Q5_K => "Q5_K",
             GgmlType::Q6_K => "Q6_K",
-            Unread(name, ..) => name,
+            GgmlType::Unread(name, ..) => name,
         }
     }
 
@@ -118,7 +116,7 @@ impl GgmlType {
             GgmlType::Q4_K => (K, 144),
             GgmlType::Q5_K => (K, 176),
             GgmlType::Q6_K => (K, 210),
-            Unread(_, elements, bytes) => (elements, bytes),
+            GgmlType::Unread(_, elements, bytes) => (elements, bytes),
         }
     }
 
@@ -139,7 +137,7 @@ impl GgmlType {
             GgmlType::Q4_K => nested(4, 32, 0, DType::U8, true),
             GgmlType::Q5_K => nested(5, 32, 0, DType::U8, true),
             GgmlType::Q6_K => nested(6, 16, 32, DType::I8, false),
-            GgmlType::F64 | GgmlType::I8 | GgmlType::I16 | GgmlType::I32 | Unread(..) => {
+            GgmlType::F64 | GgmlType::I8 | GgmlType::I16 | GgmlType::I32 | GgmlType::Unread(..) => {
                 return None;
             }
         };

@@ -67,7 +67,7 @@ fn family(file: &Gguf) -> Result<Family> {
     let family = match architecture {
         "gemma3" => Family::Gemma3,
         "gemma4" => Family::Gemma4,
-        "gemma4-assistant" | "gemma4_assistant" => Family::Gemma4Assistant,
+        "gemma4-assistant" => Family::Gemma4Assistant,
         "clip" => {
             return Err(Error::Unsupported {
                 architecture: architecture.to_string(),

@@ -73,7 +73,7 @@ pub(super) fn tensors_of(canonical: &str) -> Option<Tensors> {
 
 /// Whether a tensor that no weight uses may be left out without changing what the model says.
 pub(super) fn is_ignorable(tensor: &str) -> bool {
-    // What stands in place of an image tower, and the drafter's shortcut head.
+    // Towers that ride along, the drafter's shortcut head, factors that became rotated pairs.
     let elsewhere = ["v.", "mm.", "a.", "masked_embd_", "rope_freqs."];
     // Sharing layers keep the projections that they do not use.
     let shared = ["attn_k.weight", "attn_v.weight", "attn_k_norm.weight"];
