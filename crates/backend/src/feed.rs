@@ -214,6 +214,18 @@ fn check_indices(
     let (Some(slots), Some(positions)) = (get(input::SLOTS), get(input::POSITIONS)) else {
         return Ok(());
     };
+    // A batch of many slots may be longer than a chunk, but no slot's share of it: rings are made
+    // for chunks.
+    if slots.len() > options.max_chunk as usize {
+        let mut counts = vec![0u32; options.n_slots as usize];
+        for slot in slots {
+            counts[*slot as usize] += 1;
+        }
+        if let Some(slot) = counts.iter().position(|n| *n > options.max_chunk) {
+            let (n, limit) = (counts[slot], options.max_chunk);
+            return Err(format!("slot {slot}: {n} tokens in one call, the limit is {limit}"));
+        }
+    }
     // Tokens of one slot follow each other; the last position of each slot bounds its horizons.
     for (i, (slot, position)) in slots.iter().zip(positions).enumerate() {
         let before = slots[..i].iter().rposition(|s| s == slot);

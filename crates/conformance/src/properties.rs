@@ -13,8 +13,16 @@ use crate::tolerance::MODEL;
 type Checked = Result<(), String>;
 
 /// Runs every property.
-pub(crate) fn check(backend: &dyn Backend, program: Arc<Program>, tokens: &[i32]) -> Report {
-    let subject = match Subject::new(backend, program, tokens) {
+///
+/// `tolerance` is how far two ways to compute the same may be apart; the reference is always allowed
+/// [`MODEL`].
+pub(crate) fn check(
+    backend: &dyn Backend,
+    program: Arc<Program>,
+    tokens: &[i32],
+    tolerance: f64,
+) -> Report {
+    let subject = match Subject::new(backend, program, tokens, tolerance) {
         Ok(subject) => subject,
         Err(e) => {
             let name = "properties/one-shot prefill".to_string();
@@ -48,6 +56,7 @@ struct Subject<'a> {
     tokens: &'a [i32],
     one_shot: Vec<f64>,
     vocab: usize,
+    tolerance: f64,
 }
 
 impl<'a> Subject<'a> {
@@ -55,9 +64,10 @@ impl<'a> Subject<'a> {
         backend: &'a dyn Backend,
         program: Arc<Program>,
         tokens: &'a [i32],
+        tolerance: f64,
     ) -> Result<Self, String> {
         let vocab = program.metadata().vocab_size as usize;
-        let mut subject = Subject { backend, program, tokens, one_shot: vec![], vocab };
+        let mut subject = Subject { backend, program, tokens, one_shot: vec![], vocab, tolerance };
         let mut engine = subject.load(subject.largest_chunk(), 1)?;
         subject.one_shot = wide(&subject.in_chunks(&mut *engine, subject.largest_chunk())?);
         if let Some(i) = subject.one_shot.iter().position(|x| !x.is_finite()) {
@@ -184,7 +194,8 @@ fn chunked_prefill(s: &Subject<'_>) -> Checked {
         let chunk = chunk.min(s.largest_chunk());
         let mut engine = s.load(chunk, 1)?;
         let logits = s.in_chunks(&mut *engine, chunk)?;
-        compare(&logits, &s.one_shot, MODEL).map_err(|e| format!("chunks of {chunk}: {e}"))?;
+        compare(&logits, &s.one_shot, s.tolerance)
+            .map_err(|e| format!("chunks of {chunk}: {e}"))?;
     }
     Ok(())
 }
@@ -192,14 +203,14 @@ fn chunked_prefill(s: &Subject<'_>) -> Checked {
 fn decode(s: &Subject<'_>) -> Checked {
     let mut engine = s.load(1, 1)?;
     let logits = s.in_chunks(&mut *engine, 1)?;
-    compare(&logits, &s.one_shot, MODEL).map_err(|e| format!("from the first token: {e}"))?;
+    compare(&logits, &s.one_shot, s.tolerance).map_err(|e| format!("from the first token: {e}"))?;
     // A prefill of half the prompt, then token by token, in an engine made for both.
     let half = (s.tokens.len() / 2).clamp(1, s.largest_chunk());
     let mut engine = s.load(half, 1)?;
     s.run(&mut *engine, &Call::of(s.tokens, 0, 0..half))?;
     for i in half..s.tokens.len() {
         let logits = s.run(&mut *engine, &Call::of(s.tokens, 0, i..i + 1))?;
-        compare(&logits, s.truth(i..i + 1), MODEL).map_err(|e| format!("token {i}: {e}"))?;
+        compare(&logits, s.truth(i..i + 1), s.tolerance).map_err(|e| format!("token {i}: {e}"))?;
     }
     Ok(())
 }
@@ -226,7 +237,7 @@ fn interleaved_slots(s: &Subject<'_>) -> Checked {
         for (row, logits) in logits.chunks(vocab).enumerate() {
             let i = start + row / 2;
             let truth = if row % 2 == 0 { &s.one_shot } else { &other };
-            compare(logits, &truth[i * vocab..(i + 1) * vocab], MODEL)
+            compare(logits, &truth[i * vocab..(i + 1) * vocab], s.tolerance)
                 .map_err(|e| format!("slot {}, token {i}: {e}", 2 - row % 2 * 2))?;
         }
     }
@@ -244,7 +255,8 @@ fn rewound(s: &Subject<'_>) -> Checked {
         let wrong: Vec<i32> = s.tokens.iter().map(|t| (t + 1) % s.vocab as i32).collect();
         s.run(&mut *engine, &Call::of(&wrong, 0, at..end))?;
         let logits = s.run(&mut *engine, &Call::of(s.tokens, 0, at..end))?;
-        compare(&logits, s.truth(at..end), MODEL).map_err(|e| format!("from token {at}: {e}"))?;
+        compare(&logits, s.truth(at..end), s.tolerance)
+            .map_err(|e| format!("from token {at}: {e}"))?;
         at = end;
     }
     Ok(())
@@ -256,7 +268,8 @@ fn threads(s: &Subject<'_>) -> Checked {
         let options = LoadOptions { threads, ..s.options(chunk, 1) };
         let mut engine = load(s.backend, &s.program, &options)?;
         let logits = s.in_chunks(&mut *engine, chunk)?;
-        compare(&logits, &s.one_shot, MODEL).map_err(|e| format!("{threads:?} threads: {e}"))?;
+        compare(&logits, &s.one_shot, s.tolerance)
+            .map_err(|e| format!("{threads:?} threads: {e}"))?;
     }
     Ok(())
 }
@@ -274,7 +287,7 @@ fn asked_rows(s: &Subject<'_>) -> Checked {
             .flat_map(|row| s.truth(*row as usize..*row as usize + 1))
             .copied()
             .collect();
-        compare(&logits, &truth, MODEL).map_err(|e| format!("rows {rows:?}: {e}"))?;
+        compare(&logits, &truth, s.tolerance).map_err(|e| format!("rows {rows:?}: {e}"))?;
     }
     Ok(())
 }
@@ -288,7 +301,7 @@ fn output_storage(s: &Subject<'_>) -> Checked {
     for i in 0..chunk {
         s.run_into(&mut *engine, &Call::of(s.tokens, 0, i..i + 1), &mut outputs)?;
         let logits = data(&outputs, "logits")?;
-        compare(logits, s.truth(i..i + 1), MODEL).map_err(|e| format!("token {i}: {e}"))?;
+        compare(logits, s.truth(i..i + 1), s.tolerance).map_err(|e| format!("token {i}: {e}"))?;
         if logits.as_ptr() != before {
             return Err(format!("token {i}: the storage of `logits` was not reused"));
         }
@@ -359,6 +372,12 @@ fn bad_feeds(s: &Subject<'_>) -> Checked {
         let feeds = Call::of(s.tokens, 0, 0..chunk.max(2) + 1).feeds(&s.program)?;
         expect_refusal(&mut *engine, method::FORWARD, &feeds, "more tokens than a chunk")?;
     }
+    if s.tokens.len() > 1 {
+        // More slots than tokens of a chunk: a batch may be long, one slot's share of it not.
+        let mut narrow = s.load(1, 3)?;
+        let feeds = Call::of(s.tokens, 0, 0..2).feeds(&s.program)?;
+        expect_refusal(&mut *narrow, method::FORWARD, &feeds, "a slot with more than a chunk")?;
+    }
     let feeds = good.feeds(&s.program)?;
     expect_refusal(&mut *engine, method::FORWARD, &feeds[1..], "a missing input")?;
     let mut wrong = feeds.clone();
@@ -367,7 +386,7 @@ fn bad_feeds(s: &Subject<'_>) -> Checked {
     expect_refusal(&mut *engine, "no such method", &feeds, "an unknown method")?;
     // And nothing of this has harmed the engine.
     let logits = s.run(&mut *engine, &good)?;
-    compare(&logits, s.truth(0..chunk), MODEL).map_err(|e| format!("afterwards: {e}"))
+    compare(&logits, s.truth(0..chunk), s.tolerance).map_err(|e| format!("afterwards: {e}"))
 }
 
 fn expect_refusal(

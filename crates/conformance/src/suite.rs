@@ -6,7 +6,7 @@ use lapidary_backend::Backend;
 use lapidary_program::Program;
 
 use crate::report::Report;
-use crate::{models, ops, properties};
+use crate::{models, ops, properties, tolerance};
 
 /// Kinds of ops that [`op`] knows: all of them.
 pub const OPS: [&str; 18] = [
@@ -46,7 +46,12 @@ pub fn op(backend: &dyn Backend, kind: &str) -> Report {
 /// The prompt should be several times longer than the program's windows, and no longer than its
 /// context.
 pub fn properties(backend: &dyn Backend, program: Arc<Program>, tokens: &[i32]) -> Report {
-    properties::check(backend, program, tokens)
+    properties::check(backend, program, tokens, tolerance::MODEL)
+}
+
+/// The same for a backend that promises equal bits however a prompt is cut, batched or threaded.
+pub fn exact_properties(backend: &dyn Backend, program: Arc<Program>, tokens: &[i32]) -> Report {
+    properties::check(backend, program, tokens, 0.0)
 }
 
 /// Small random decoders with a prompt each, to be given to [`properties`].

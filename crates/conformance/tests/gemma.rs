@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lapidary_backend::{Backend, Engine, Feed, LoadOptions, Outputs};
+use lapidary_conformance::suite;
 use lapidary_gemma::OpenOptions;
 use lapidary_program::{Program, input, method};
 use safetensors::SafeTensors;
@@ -227,6 +228,19 @@ fn gguf_files_agree_with_transformers() {
         for backend in BACKENDS {
             let expected = Expected::beside(&folder);
             check(*backend, &folder.join("model.gguf"), &expected, "");
+        }
+    }
+}
+
+/// What must hold whatever the numbers are: chunks, slots, rings, rewinding, traces.
+#[test]
+fn every_text_family_has_the_properties_of_a_program() {
+    for family in TEXT {
+        let tokens = Expected::read(family).ids("input_ids");
+        let program = lapidary_gemma::open(&tiny(family), &OpenOptions::default()).unwrap();
+        let program = Arc::new(program);
+        for backend in BACKENDS {
+            suite::properties(*backend, program.clone(), &tokens).assert(&[]);
         }
     }
 }

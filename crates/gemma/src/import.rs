@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ pub const MADE_BY: &str = concat!("lapidary ", env!("CARGO_PKG_VERSION"));
 pub struct OpenOptions {
     /// Map files instead of reading them.
     pub mmap: bool,
-    /// A drafter's folder, to add its `draft` method.
+    /// A drafter's folder or GGUF file, to add its `draft` method.
     pub draft: Option<PathBuf>,
 }
 
@@ -75,8 +76,15 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Program> {
             _ => return Ok(lap::from_bytes(bytes)?),
         }
     };
-    let draft = options.draft.as_deref().map(|d| hf::read_draft(d, options.mmap)).transpose()?;
+    let draft = options.draft.as_deref().map(|d| read_draft(d, options.mmap)).transpose()?;
     assemble(imported, draft)
+}
+
+fn read_draft(path: &Path, mmap: bool) -> Result<ImportedDraft> {
+    if path.is_dir() {
+        return hf::read_draft(path, mmap);
+    }
+    gguf::read_draft(path, FileBytes::open(path, mmap)?)
 }
 
 /// Builds the graphs and makes the program.
@@ -107,6 +115,13 @@ impl WeightStore for WithDraft {
         match weight.strip_prefix(DRAFT_PREFIX) {
             Some(own) => self.draft.part(own, part),
             None => self.target.part(weight, part),
+        }
+    }
+
+    fn make_rows(&self, weight: &str, part: Part, rows: Range<usize>) -> Option<Vec<u8>> {
+        match weight.strip_prefix(DRAFT_PREFIX) {
+            Some(own) => self.draft.make_rows(own, part, rows),
+            None => self.target.make_rows(weight, part, rows),
         }
     }
 }

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -154,12 +155,16 @@ impl Program {
 
     /// One weight with its bytes.
     pub fn weight(&self, name: &str) -> Result<Weight<'_>> {
-        let decl = self
-            .description
-            .weights
-            .get(name)
-            .ok_or_else(|| Error::weight(name, "it is not declared"))?;
-        Weight::fetch(name, decl, self.store.as_ref())
+        Weight::fetch(name, self.declared(name)?, self.store.as_ref())
+    }
+
+    /// Some rows of a weight, as a matrix of just those.
+    pub fn weight_rows(&self, name: &str, rows: Range<usize>) -> Result<Weight<'_>> {
+        Weight::fetch_rows(name, self.declared(name)?, self.store.as_ref(), rows)
+    }
+
+    fn declared(&self, name: &str) -> Result<&WeightDecl> {
+        self.weights().get(name).ok_or_else(|| Error::weight(name, "it is not declared"))
     }
 
     /// Where the bytes come from.

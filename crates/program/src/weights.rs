@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +42,12 @@ pub struct WeightDecl {
 pub trait WeightStore: Send + Sync {
     /// The bytes of one part of one weight.
     fn part(&self, weight: &str, part: Part) -> Result<Cow<'_, [u8]>>;
+
+    /// Some rows of one part, if this store makes its bytes and can make just those. Embedding
+    /// tables are read a row at a time and never made whole.
+    fn make_rows(&self, _weight: &str, _part: Part, _rows: Range<usize>) -> Option<Vec<u8>> {
+        None
+    }
 }
 
 /// Weights held in memory: for tests, and for what a quantiser has just made.
@@ -52,7 +59,7 @@ pub struct MemoryStore {
 /// One weight with its bytes at hand.
 pub struct Weight<'a> {
     /// Shape and encoding.
-    pub decl: &'a WeightDecl,
+    pub decl: Cow<'a, WeightDecl>,
     /// The `Data` part.
     pub data: Cow<'a, [u8]>,
     scale: Cow<'a, [u8]>,
@@ -193,12 +200,46 @@ impl WeightStore for MemoryStore {
 impl<'a> Weight<'a> {
     /// Fetches all parts of a weight and checks their sizes.
     pub fn fetch(name: &str, decl: &'a WeightDecl, store: &'a dyn WeightStore) -> Result<Self> {
+        Self::gather(name, Cow::Borrowed(decl), |part, _| store.part(name, part))
+    }
+
+    /// Fetches some rows of a weight, as a matrix of just those.
+    pub fn fetch_rows(
+        name: &str,
+        decl: &WeightDecl,
+        store: &'a dyn WeightStore,
+        rows: Range<usize>,
+    ) -> Result<Self> {
+        if rows.start > rows.end || rows.end > decl.rows() {
+            return Err(Error::weight(name, format!("rows {rows:?} of {}", decl.rows())));
+        }
+        let shape = vec![rows.len() as u64, decl.cols() as u64];
+        let some = Cow::Owned(WeightDecl { shape, encoding: decl.encoding });
+        Self::gather(name, some, |part, bytes| {
+            if let Some(made) = store.make_rows(name, part, rows.clone()) {
+                return Ok(Cow::Owned(made));
+            }
+            let row_bytes = bytes as usize / rows.len().max(1);
+            let range = rows.start * row_bytes..rows.end * row_bytes;
+            let some = match store.part(name, part)? {
+                Cow::Borrowed(all) => all.get(range).map(Cow::Borrowed),
+                Cow::Owned(all) => all.get(range).map(|some| Cow::Owned(some.to_vec())),
+            };
+            some.ok_or_else(|| Error::weight(name, format!("{part:?} lacks rows {rows:?}")))
+        })
+    }
+
+    fn gather(
+        name: &str,
+        decl: Cow<'a, WeightDecl>,
+        part_of: impl Fn(Part, u64) -> Result<Cow<'a, [u8]>>,
+    ) -> Result<Self> {
         let get = |part: Part| -> Result<Cow<'a, [u8]>> {
             let want = decl.part_bytes(part);
             if want == 0 {
                 return Ok(Cow::Borrowed(&[]));
             }
-            let bytes = store.part(name, part)?;
+            let bytes = part_of(part, want)?;
             if bytes.len() as u64 != want {
                 return Err(Error::weight(
                     name,
@@ -208,12 +249,12 @@ impl<'a> Weight<'a> {
             Ok(bytes)
         };
         Ok(Weight {
-            decl,
             data: get(Part::Data)?,
             scale: get(Part::Scale)?,
             bias: get(Part::Bias)?,
             super_scale: get(Part::SuperScale)?,
             super_bias: get(Part::SuperBias)?,
+            decl,
         })
     }
 

@@ -216,7 +216,7 @@ fn apply<'a>(
     let made = match op {
         Op::Embed { weight, scale, soft_id } => {
             let soft = soft_id.map(|id| (id as usize, i32(1)));
-            ops::embed(&program.weight(weight)?, *scale, i32(0), soft)
+            ops::embed((program, weight), *scale, i32(0), soft)?
         }
         Op::SoftMerge => ops::soft_merge(f32(0), i32(1), f32(2), channels(0)),
         Op::Linear { weight, bias } => {

@@ -92,7 +92,7 @@ fn long() -> Vec<Scenario> {
             let mut calls: Vec<_> = (0..7).map(|i| prefill(0, i * 129..(i + 1) * 129)).collect();
             calls.extend((903..906).map(|i| prefill(0, i..i + 1)));
             let name = format!("{n_heads}/{n_kv_heads} heads over 900 keys, window {window:?}");
-            let mut s = scenario(name, spec(n_heads, n_kv_heads, 16, window), calls);
+            let mut s = scenario(name, spec(n_heads, n_kv_heads, 8, window), calls);
             s.kept = kept;
             s.options.max_chunk = 129;
             s.options.max_context = 1000;

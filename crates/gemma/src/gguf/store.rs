@@ -1,5 +1,6 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use lapidary_program::{Encoding, Part, WeightDecl, WeightStore};
 
@@ -99,6 +100,18 @@ impl GgufStore {
         }
     }
 
+    /// The blocks of some rows of a quantised tensor, taken apart.
+    fn quantised_rows(&self, index: usize, part: Part, rows: &Range<usize>) -> Option<Vec<u8>> {
+        let info = self.file.tensors().get(index)?;
+        let Encoding::Quant(_) = info.ggml_type.encoding()? else { return None };
+        let bytes = self.file.tensor_bytes(info);
+        let outer = info.shape.split_last()?.1;
+        let n_rows = outer.iter().try_fold(1u64, |n, d| n.checked_mul(*d))?;
+        let row_bytes = bytes.len().checked_div(usize::try_from(n_rows).ok()?)?;
+        let range = rows.start.checked_mul(row_bytes)?..rows.end.checked_mul(row_bytes)?;
+        quants::part(info.ggml_type, part, bytes.get(range)?)
+    }
+
     fn joined_part(&self, first: usize, second: usize, part: Part) -> Option<Cow<'_, [u8]>> {
         let outer = *self.file.tensors().get(first)?.shape.first()?;
         let outer = usize::try_from(outer).ok()?;
@@ -119,6 +132,13 @@ impl GgufStore {
 }
 
 impl WeightStore for GgufStore {
+    fn make_rows(&self, weight: &str, part: Part, rows: Range<usize>) -> Option<Vec<u8>> {
+        match self.sources.get(weight)? {
+            Source::Whole(index) => self.quantised_rows(*index, part, &rows),
+            Source::Joined(..) => None,
+        }
+    }
+
     fn part(&self, weight: &str, part: Part) -> lapidary_program::Result<Cow<'_, [u8]>> {
         let bytes = self.sources.get(weight).and_then(|source| match source {
             Source::Whole(index) => self.tensor_part(*index, part),

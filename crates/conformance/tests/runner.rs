@@ -1,0 +1,193 @@
+//! Conversations on real engines: what the runner promises must hold on every backend.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use lapidary_backend::{Backend, LoadOptions};
+use lapidary_gemma::OpenOptions;
+use lapidary_program::{FileBytes, Program, lap};
+use lapidary_runner::{CancelToken, Event, Request, Rows, Runner, SamplingParams};
+
+const BACKENDS: &[&dyn Backend] =
+    &[&lapidary_reference::ReferenceBackend, &lapidary_backend_cpu::CpuBackend];
+
+const FAMILIES: &[&str] = &[
+    "gemma3_text",
+    "gemma3_mm",
+    "gemma4_text_plain",
+    "gemma4_text_dense",
+    "gemma4_text_e",
+    "gemma4_text_moe",
+];
+
+fn program(family: &str) -> Arc<Program> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/tiny").join(family);
+    Arc::new(lapidary_gemma::open(&folder, &OpenOptions::default()).unwrap())
+}
+
+fn runner(backend: &dyn Backend, program: &Arc<Program>, chunk: u32, n_slots: u32) -> Runner {
+    let options = LoadOptions { max_context: 160, max_chunk: chunk, n_slots, threads: None };
+    let device = backend.probe().unwrap().remove(0);
+    let engine = backend.load(program, &device, &options, &mut |_, _| {}).unwrap();
+    Runner::new(engine).unwrap()
+}
+
+/// A prompt of `n` ordinary tokens.
+fn prompt(n: usize, seed: u32) -> Vec<u32> {
+    (0..n as u32).map(|i| 10 + (i * 37 + seed * 101 + i * i % 13) % 200).collect()
+}
+
+fn sampled(tokens: Vec<u32>, seed: u64, max_new: usize) -> Request {
+    let params = SamplingParams {
+        temperature: 0.9,
+        top_k: 40,
+        top_p: 0.95,
+        seed: Some(seed),
+        ..SamplingParams::greedy()
+    };
+    Request { max_new, ignore_eos: true, ..Request::new(tokens, params) }
+}
+
+fn generate(runner: &mut Runner, request: Request) -> Vec<u32> {
+    let mut ids = Vec::new();
+    let finish = runner.generate(request, &CancelToken::new(), |event| {
+        if let Event::Token { id } = event {
+            ids.push(id);
+        }
+    });
+    assert_eq!(finish.unwrap().stats.new_tokens, ids.len());
+    ids
+}
+
+fn all_logits(runner: &mut Runner, tokens: &[u32]) -> Vec<f32> {
+    let mut logits = Vec::new();
+    runner.logits(tokens, Rows::All, None, &mut |_, rows| logits.extend_from_slice(rows)).unwrap();
+    logits
+}
+
+fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn any_chunking_gives_the_logits_of_one_shot_prefill() {
+    for family in FAMILIES {
+        let program = program(family);
+        let tokens = prompt(100, 1);
+        for backend in BACKENDS {
+            let want = all_logits(&mut runner(*backend, &program, 128, 1), &tokens);
+            for chunk in [1, 2, 3, 7, 16, 33, 99] {
+                let got = all_logits(&mut runner(*backend, &program, chunk, 1), &tokens);
+                let worst = largest_difference(&got, &want);
+                assert!(worst <= 1e-5, "{family} on {}, chunk {chunk}: {worst}", backend.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_tokens_on_every_backend() {
+    for family in FAMILIES {
+        let program = program(family);
+        let answers: Vec<Vec<Vec<u32>>> = BACKENDS
+            .iter()
+            .map(|backend| {
+                let mut runner = runner(*backend, &program, 32, 1);
+                (0..5).map(|seed| generate(&mut runner, sampled(prompt(30, 2), seed, 24))).collect()
+            })
+            .collect();
+        assert_eq!(answers[0], answers[1], "{family}");
+        assert_ne!(answers[0][0], answers[0][1], "{family}: the seed matters");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_tokens_in_any_batch() {
+    for family in FAMILIES {
+        let program = program(family);
+        for backend in BACKENDS {
+            let requests: Vec<Request> =
+                (0..6).map(|i| sampled(prompt(5 + 13 * i, i as u32), i as u64, 10 + i)).collect();
+            let alone: Vec<Vec<u32>> = requests
+                .iter()
+                .map(|r| generate(&mut runner(*backend, &program, 16, 1), r.clone()))
+                .collect();
+            // Three slots for six requests: they arrive, share calls, and leave at different times.
+            let mut shared = runner(*backend, &program, 16, 3);
+            let cancel = CancelToken::new();
+            let ids: Vec<_> =
+                requests.iter().map(|r| shared.submit(r.clone(), &cancel).unwrap()).collect();
+            let mut together = vec![Vec::new(); ids.len()];
+            while shared.n_generations() > 0 {
+                shared.step(&mut |id, event| {
+                    if let Event::Token { id: token } = event {
+                        together[ids.iter().position(|i| *i == id).unwrap()].push(token);
+                    }
+                });
+            }
+            assert_eq!(together, alone, "{family} on {}", backend.name());
+        }
+    }
+}
+
+#[test]
+fn turns_reuse_what_they_can_and_answer_as_a_fresh_run_does() {
+    for family in FAMILIES {
+        let program = program(family);
+        for backend in BACKENDS {
+            let what = format!("{family} on {}", backend.name());
+            let mut kept = runner(*backend, &program, 16, 1);
+            let mut history = prompt(40, 3);
+            for turn in 0..3 {
+                let request = sampled(history.clone(), turn, 12);
+                let fresh = generate(&mut runner(*backend, &program, 16, 1), request.clone());
+                let mut reused = 0;
+                let mut answer = Vec::new();
+                kept.generate(request, &CancelToken::new(), |event| match event {
+                    Event::Token { id } => answer.push(id),
+                    Event::Finished(f) => reused = f.stats.reused_tokens,
+                    _ => {}
+                })
+                .unwrap();
+                assert_eq!(answer, fresh, "{what}, turn {turn}");
+                if turn > 0 {
+                    // All of the last turn is there but its last token, which was never fed.
+                    assert!(
+                        reused + 8 >= history.len() - 7,
+                        "{what}: {reused} of {}",
+                        history.len()
+                    );
+                }
+                history.extend(&answer);
+                history.extend(prompt(7, turn as u32));
+            }
+            // An edit far back can't use rings that have forgotten it; the answer is right anyway.
+            let mut edited = history.clone();
+            edited[5] += 1;
+            let request = sampled(edited, 9, 8);
+            let fresh = generate(&mut runner(*backend, &program, 16, 1), request.clone());
+            assert_eq!(generate(&mut kept, request), fresh, "{what}, edited");
+        }
+    }
+}
+
+#[test]
+fn a_lap_file_gives_the_logits_of_its_checkpoint_bit_for_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    for family in FAMILIES {
+        let program = program(family);
+        let path = folder.path().join(format!("{family}.lap"));
+        lap::write(&program, &path, &mut |_, _| {}).unwrap();
+        let mapped = Arc::new(lap::open(&path, true).unwrap());
+        let read =
+            Arc::new(lap::from_bytes(FileBytes::from_vec(std::fs::read(&path).unwrap())).unwrap());
+        for backend in BACKENDS {
+            let want = all_logits(&mut runner(*backend, &program, 32, 1), &prompt(50, 4));
+            for again in [&mapped, &read] {
+                let got = all_logits(&mut runner(*backend, again, 32, 1), &prompt(50, 4));
+                assert_eq!(got, want, "{family} on {}", backend.name());
+            }
+        }
+    }
+}
