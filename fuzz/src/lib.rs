@@ -51,10 +51,11 @@ pub fn config_json(data: &[u8]) {
 pub fn tokenizer_json(data: &[u8]) {
     let Ok(tokenizer) = Tokenizer::from_json(data, 1 << 20) else { return };
     if let Ok(ids) = tokenizer.encode_text("Hello  wörld\n<bos> 👋") {
-        let mut decoder = tokenizer.stream_decoder();
+        let mut text = String::new();
+        let mut decoder = tokenizer.stream(false);
         for id in ids {
-            decoder.push(id);
+            decoder.push(id, &mut text);
         }
-        decoder.flush();
+        decoder.flush(&mut text);
     }
 }

@@ -5,11 +5,30 @@ use std::path::{Path, PathBuf};
 
 use lapidary_fuzz::TARGETS;
 
-fn corpus(target: &str) -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
-    let mut files: Vec<PathBuf> =
-        fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+/// The corpus of a target, and the fixtures of other tests that are of its format.
+fn seeds(target: &str) -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut files = below(&root.join("fuzz/corpus").join(target), |_| true);
+    files.extend(match target {
+        "gguf_open" => below(&root.join("testdata/gguf"), |n| n == "model.gguf"),
+        "config_json" => below(&root.join("testdata/tiny"), |n| n.starts_with("config")),
+        "tokenizer_json" => below(&root.join("crates/runner/tests/data"), |n| n.ends_with(".json")),
+        _ => vec![],
+    });
     files.sort();
+    files
+}
+
+fn below(folder: &Path, wanted: fn(&str) -> bool) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(below(&path, wanted));
+        } else if wanted(&path.file_name().unwrap().to_string_lossy()) {
+            files.push(path);
+        }
+    }
     files
 }
 
@@ -21,12 +40,12 @@ fn every_target_survives_its_corpus_and_mutations_of_it() {
         (state >> 33) as usize % below.max(1)
     };
     for (name, body) in TARGETS {
-        let files = corpus(name);
+        let files = seeds(name);
         assert!(files.len() >= 3, "{name} has only {} files", files.len());
         for file in files {
             let bytes = fs::read(&file).unwrap();
             body(&bytes);
-            let rounds = if bytes.len() > 64 * 1024 { 20 } else { 200 };
+            let rounds = if bytes.len() > 64 * 1024 { 150 } else { 1500 };
             for _ in 0..rounds {
                 let mut changed = bytes.clone();
                 for _ in 0..=random(3) {

@@ -32,6 +32,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "lapidary-reference",
         ],
     ),
+    ("lapidary-fuzz", &["lapidary-program", "lapidary-gemma", "lapidary-runner"]),
     ("xtask", &[]),
 ];
 

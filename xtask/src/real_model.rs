@@ -1,0 +1,138 @@
+//! The real Gemma 3 270M: fetching it, asking it something, comparing it with llama.cpp.
+//!
+//! The weights are under the Gemma Terms of Use. They are downloaded to the machine that tests, and
+//! never committed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::{cargo, run};
+
+/// Names the GGUF if it is already somewhere on this machine.
+pub const WEIGHTS_ENV: &str = "LAPIDARY_GEMMA3_270M";
+/// Names the folder of test data that is not part of the repository.
+const SHARED_DATA_ENV: &str = "LAPIDARY_SHARED_DATA";
+
+/// How much is compared.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// All that the script knows, with the optimised binary.
+    Full,
+    /// What fits into every test run.
+    Short,
+}
+
+/// Compares our token ids, greedy texts, logits and perplexity with llama.cpp's.
+pub fn compare(root: &Path, extent: Extent) -> Result<()> {
+    let weights = fetch(root)?;
+    let python = match llama_python(root) {
+        Ok(python) => python,
+        Err(e) if extent == Extent::Short => {
+            eprintln!("xtask: SKIPPED the comparison with llama.cpp: {e:#}");
+            return Ok(());
+        }
+        Err(e) => return Err(e),
+    };
+    let binary = build(root, extent)?;
+    let mut script = Command::new(python);
+    script.current_dir(root).arg("testdata/compare_llama.py");
+    script.arg("--lapidary").arg(binary).arg("--model").arg(weights);
+    match shared_text(root) {
+        Ok(text) => drop(script.arg("--text").arg(text)),
+        Err(e) => eprintln!("xtask: SKIPPED perplexity: {e:#}"),
+    }
+    if extent == Extent::Short {
+        script.arg("--short");
+    }
+    run(&mut script)
+}
+
+/// Fetches the model if need be and lets it continue a sentence.
+pub fn first_run(root: &Path) -> Result<()> {
+    let weights = fetch(root)?;
+    let mut command = cargo(root);
+    command.args(["run", "--release", "-p", "lapidary", "--", "run"]).arg(weights);
+    command.args(["--raw", "The capital of France is", "--max-tokens", "32", "--temperature", "0"]);
+    run(&mut command)
+}
+
+/// The path of the GGUF, which is downloaded (241 MB, once) where it is not there.
+pub fn fetch(root: &Path) -> Result<PathBuf> {
+    if let Some(named) = std::env::var_os(WEIGHTS_ENV).map(PathBuf::from) {
+        if named.is_file() {
+            return Ok(named);
+        }
+        eprintln!("xtask: {WEIGHTS_ENV} names {}, which is not a file", named.display());
+    }
+    let kept = root.join("weights").join("gemma-3-270m.gguf");
+    // The script gives the file its name only when its checksum is right.
+    if !kept.is_file() {
+        eprintln!("xtask: fetching Gemma 3 270M (241 MB, once)");
+        run(python3(root).arg("testdata/fetch_270m.py").arg(&kept))
+            .with_context(|| format!("the real model can't be fetched; set {WEIGHTS_ENV}"))?;
+    }
+    Ok(kept)
+}
+
+/// The Python of a virtual environment that holds llama.cpp, made on first use.
+fn llama_python(root: &Path) -> Result<PathBuf> {
+    let requirements = root.join("testdata").join("requirements-llama.txt");
+    let wanted = std::fs::read_to_string(&requirements)
+        .with_context(|| requirements.display().to_string())?;
+    let venv = root.join("target").join("llama-venv");
+    let python = venv.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" });
+    // Written last: says that the installation was finished, and with which versions.
+    let stamp = venv.join("installed.txt");
+    if python.is_file()
+        && std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted)
+    {
+        return Ok(python);
+    }
+    eprintln!("xtask: installing llama.cpp into {} (once)", venv.display());
+    run(python3(root).args(["-m", "venv", "--clear"]).arg(&venv))
+        .context("no virtual environment (on Debian it needs the package python3-venv)")?;
+    let mut pip = Command::new(&python);
+    // Few retries: a machine without network should hear so soon.
+    pip.args(["-m", "pip", "--quiet", "--disable-pip-version-check", "--retries", "1", "install"]);
+    run(pip.arg("-r").arg(&requirements)).context("llama.cpp can't be installed from PyPI")?;
+    std::fs::write(&stamp, wanted).with_context(|| stamp.display().to_string())?;
+    Ok(python)
+}
+
+/// Builds the command and asks cargo where it lies.
+fn build(root: &Path, extent: Extent) -> Result<PathBuf> {
+    let mut command = cargo(root);
+    command.args(["build", "-p", "lapidary", "--message-format", "json-render-diagnostics"]);
+    if extent == Extent::Full {
+        command.arg("--release");
+    }
+    let output = command.stderr(Stdio::inherit()).output().context("cargo build")?;
+    if !output.status.success() {
+        bail!("{command:?} failed with {}", output.status);
+    }
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|message| message["target"]["name"] == "lapidary")
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .context("cargo built no executable `lapidary`")
+}
+
+fn shared_text(root: &Path) -> Result<PathBuf> {
+    let folder = std::env::var_os(SHARED_DATA_ENV)
+        .map_or_else(|| root.join("..").join("shared").join("data"), PathBuf::from);
+    let text = folder.join("wikitext-2-test.txt");
+    if !text.is_file() {
+        bail!("{} is not there; {SHARED_DATA_ENV} can name its folder", text.display());
+    }
+    Ok(text)
+}
+
+fn python3(root: &Path) -> Command {
+    let mut command = Command::new("python3");
+    command.current_dir(root);
+    command
+}
