@@ -9,13 +9,22 @@ use crate::{cargo, run};
 /// Runs `cargo deny`, installing it on first use. The advisory database is consulted where it can
 /// be reached, and its absence is said loudly.
 pub fn check(root: &Path) -> Result<()> {
-    let installed = cargo(root).args(["deny", "--version"]).output().is_ok_and(|o| o.status.success());
+    let installed =
+        cargo(root).args(["deny", "--version"]).output().is_ok_and(|o| o.status.success());
     if !installed {
         eprintln!("xtask: installing cargo-deny (some minutes, once)");
         // An unoptimised build is done in half the time and checks this tree in a second.
         run(cargo(root).args(["install", "cargo-deny", "--debug", "--locked", "--quiet"]))?;
     }
-    run(cargo(root).args(["deny", "--log-level", "error", "check", "licenses", "bans", "sources"]))?;
+    run(cargo(root).args([
+        "deny",
+        "--log-level",
+        "error",
+        "check",
+        "licenses",
+        "bans",
+        "sources",
+    ]))?;
     let advisories =
         cargo(root).args(["deny", "--log-level", "error", "check", "advisories"]).output()?;
     let said = String::from_utf8_lossy(&advisories.stderr);

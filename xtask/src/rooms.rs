@@ -19,6 +19,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("lapidary-backend-cpu", &["lapidary-program", "lapidary-backend"]),
     ("lapidary-backends", &["lapidary-backend", "lapidary-backend-cpu", "lapidary-reference"]),
     ("lapidary-gemma", &["lapidary-program"]),
+    ("lapidary-quantise", &["lapidary-program"]),
     ("lapidary-runner", &["lapidary-program", "lapidary-backend"]),
     ("lapidary-conformance", &["lapidary-program", "lapidary-backend", "lapidary-reference"]),
     (
@@ -28,6 +29,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "lapidary-backend",
             "lapidary-backends",
             "lapidary-gemma",
+            "lapidary-quantise",
             "lapidary-runner",
             "lapidary-reference",
         ],
@@ -38,7 +40,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 
 /// Rooms in whose sources no model of the family may be named.
 const NAMELESS: &[&str] =
-    &["program", "reference", "backend", "backend-cpu", "backends", "runner"];
+    &["program", "reference", "backend", "backend-cpu", "backends", "quantise", "runner"];
 
 /// Fails on an edge that the table doesn't have, and on a crate that it doesn't know.
 pub fn check(root: &Path) -> Result<()> {

@@ -43,6 +43,16 @@ pub trait WeightStore: Send + Sync {
     /// The bytes of one part of one weight.
     fn part(&self, weight: &str, part: Part) -> Result<Cow<'_, [u8]>>;
 
+    /// All parts that a weight's declaration asks for, at once: a store that computes them together
+    /// should override this.
+    fn parts(&self, weight: &str, decl: &WeightDecl) -> Result<Vec<(Part, Cow<'_, [u8]>)>> {
+        Part::ALL
+            .into_iter()
+            .filter(|part| decl.part_bytes(*part) > 0)
+            .map(|part| Ok((part, self.part(weight, part)?)))
+            .collect()
+    }
+
     /// Some rows of one part, if this store makes its bytes and can make just those. Embedding
     /// tables are read a row at a time and never made whole.
     fn make_rows(&self, _weight: &str, _part: Part, _rows: Range<usize>) -> Option<Vec<u8>> {
@@ -200,7 +210,7 @@ impl WeightStore for MemoryStore {
 impl<'a> Weight<'a> {
     /// Fetches all parts of a weight and checks their sizes.
     pub fn fetch(name: &str, decl: &'a WeightDecl, store: &'a dyn WeightStore) -> Result<Self> {
-        Self::gather(name, Cow::Borrowed(decl), |part, _| store.part(name, part))
+        Self::of_parts(name, Cow::Borrowed(decl), store.parts(name, decl)?)
     }
 
     /// Fetches some rows of a weight, as a matrix of just those.
@@ -214,48 +224,60 @@ impl<'a> Weight<'a> {
             return Err(Error::weight(name, format!("rows {rows:?} of {}", decl.rows())));
         }
         let shape = vec![rows.len() as u64, decl.cols() as u64];
-        let some = Cow::Owned(WeightDecl { shape, encoding: decl.encoding });
-        Self::gather(name, some, |part, bytes| {
-            if let Some(made) = store.make_rows(name, part, rows.clone()) {
-                return Ok(Cow::Owned(made));
+        let some = WeightDecl { shape, encoding: decl.encoding };
+        let mut parts = Vec::new();
+        for part in Part::ALL {
+            let bytes = some.part_bytes(part) as usize;
+            if bytes == 0 {
+                continue;
             }
-            let row_bytes = bytes as usize / rows.len().max(1);
+            if let Some(made) = store.make_rows(name, part, rows.clone()) {
+                parts.push((part, Cow::Owned(made)));
+                continue;
+            }
+            let row_bytes = bytes / rows.len().max(1);
             let range = rows.start * row_bytes..rows.end * row_bytes;
-            let some = match store.part(name, part)? {
+            let found = match store.part(name, part)? {
                 Cow::Borrowed(all) => all.get(range).map(Cow::Borrowed),
                 Cow::Owned(all) => all.get(range).map(|some| Cow::Owned(some.to_vec())),
             };
-            some.ok_or_else(|| Error::weight(name, format!("{part:?} lacks rows {rows:?}")))
-        })
+            let missing = || Error::weight(name, format!("{part:?} lacks rows {rows:?}"));
+            parts.push((part, found.ok_or_else(missing)?));
+        }
+        Self::of_parts(name, Cow::Owned(some), parts)
     }
 
-    fn gather(
+    fn of_parts(
         name: &str,
         decl: Cow<'a, WeightDecl>,
-        part_of: impl Fn(Part, u64) -> Result<Cow<'a, [u8]>>,
+        parts: Vec<(Part, Cow<'a, [u8]>)>,
     ) -> Result<Self> {
-        let get = |part: Part| -> Result<Cow<'a, [u8]>> {
-            let want = decl.part_bytes(part);
-            if want == 0 {
-                return Ok(Cow::Borrowed(&[]));
-            }
-            let bytes = part_of(part, want)?;
-            if bytes.len() as u64 != want {
-                return Err(Error::weight(
-                    name,
-                    format!("{part:?} has {} bytes, its declaration asks for {want}", bytes.len()),
-                ));
-            }
-            Ok(bytes)
-        };
-        Ok(Weight {
-            data: get(Part::Data)?,
-            scale: get(Part::Scale)?,
-            bias: get(Part::Bias)?,
-            super_scale: get(Part::SuperScale)?,
-            super_bias: get(Part::SuperBias)?,
+        let empty = || Cow::Borrowed([].as_slice());
+        let mut weight = Weight {
+            data: empty(),
+            scale: empty(),
+            bias: empty(),
+            super_scale: empty(),
+            super_bias: empty(),
             decl,
-        })
+        };
+        for (part, bytes) in parts {
+            match part {
+                Part::Data => weight.data = bytes,
+                Part::Scale => weight.scale = bytes,
+                Part::Bias => weight.bias = bytes,
+                Part::SuperScale => weight.super_scale = bytes,
+                Part::SuperBias => weight.super_bias = bytes,
+            }
+        }
+        for part in Part::ALL {
+            let (got, want) = (weight.part(part).len() as u64, weight.decl.part_bytes(part));
+            if got != want {
+                let what = format!("{part:?} has {got} bytes, its declaration asks for {want}");
+                return Err(Error::weight(name, what));
+            }
+        }
+        Ok(weight)
     }
 
     /// The bytes of one part; empty if there is none.
@@ -335,9 +357,13 @@ impl<'a> Weight<'a> {
         for (g, (out, codes)) in
             out.chunks_mut(q.group as usize).zip(codes.chunks(q.group as usize)).enumerate()
         {
-            for (o, code) in out.iter_mut().zip(codes) {
-                let scaled = (i32::from(*code) - offset) as f32 * scales[g];
-                *o = if q.affine { scaled + biases[g] } else { scaled };
+            // Constants of the group, outside the loop so that it becomes vectors.
+            let (scale, bias) = (scales[g], biases[g]);
+            let scaled = |code: &u8| (i32::from(*code) - offset) as f32 * scale;
+            if q.affine {
+                out.iter_mut().zip(codes).for_each(|(o, code)| *o = scaled(code) + bias);
+            } else {
+                out.iter_mut().zip(codes).for_each(|(o, code)| *o = scaled(code));
             }
         }
     }

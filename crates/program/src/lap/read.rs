@@ -140,6 +140,7 @@ impl<'de> Deserialize<'de> for CountedKeys {
 fn container(len: usize, e: &SafeTensorError) -> Error {
     let len = u64::try_from(len).unwrap_or(u64::MAX);
     let (offset, what) = match e {
+        SafeTensorError::HeaderTooSmall if len == 0 => (0, Kind::Empty.advice().to_string()),
         SafeTensorError::HeaderTooSmall => (len, "the file ends inside the header's length".into()),
         SafeTensorError::HeaderTooLarge => (0, "the header's length is over 100 MB".into()),
         SafeTensorError::InvalidHeaderLength => (len, "the file ends inside its header".into()),

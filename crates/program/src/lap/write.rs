@@ -1,5 +1,5 @@
-use std::collections::BTreeMap;
-use std::io::{BufWriter, Write};
+use std::collections::{BTreeMap, HashMap};
+use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
 use serde_json::json;
@@ -13,13 +13,13 @@ use crate::weights::Part;
 const ALIGN: usize = 64;
 
 /// Writes a program to a temporary file beside `path` and renames it, so that no half file ever
-/// stands under the final name. `progress` is told the bytes written so far and in all.
+/// stands under the final name. Weights are asked for one at a time, all parts of one together, and
+/// each part is written where the header says. `progress` is told the bytes written so far and in
+/// all.
 pub fn write(program: &Program, path: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
     let io = |e: std::io::Error| Error::io(path, e);
     let tensors = lay_out(program)?;
-    let total = tensors.iter().fold(0u64, |n, t| n.saturating_add(t.size));
     let header = header(&tensors)?;
-
     let folder = match path.parent() {
         Some(p) if !p.as_os_str().is_empty() => p,
         _ => Path::new("."),
@@ -29,44 +29,82 @@ pub fn write(program: &Program, path: &Path, progress: &mut dyn FnMut(u64, u64))
         .suffix(".tmp")
         .tempfile_in(folder)
         .map_err(io)?;
-    {
-        let mut out = BufWriter::with_capacity(1 << 20, temp.as_file_mut());
-        let n = u64::try_from(header.len()).unwrap_or(u64::MAX);
-        out.write_all(&n.to_le_bytes()).map_err(io)?;
-        out.write_all(&header).map_err(io)?;
-        let mut hashes: Vec<u8> = Vec::new();
-        let mut done = 0u64;
-        for tensor in &tensors {
-            let bytes = match &tensor.source {
-                Source::Part(weight, part) => program.store().part(weight, *part)?,
-                Source::Bytes(bytes) => bytes.into(),
-                Source::Hashes => hashes.as_slice().into(),
-            };
-            if u64::try_from(bytes.len()).ok() != Some(tensor.size) {
-                let what = format!("{} bytes instead of {}", bytes.len(), tensor.size);
-                return Err(Error::weight(&tensor.name, what));
-            }
-            out.write_all(&bytes).map_err(io)?;
-            done = done.saturating_add(tensor.size);
-            progress(done, total);
-            let hash = (!matches!(tensor.source, Source::Hashes)).then(|| blake3::hash(&bytes));
-            drop(bytes);
-            if let Some(hash) = hash {
-                hashes.extend_from_slice(hash.as_bytes());
+    let header_len = u64::try_from(header.len()).unwrap_or(u64::MAX);
+    temp.write_all(&header_len.to_le_bytes()).map_err(io)?;
+    temp.write_all(&header).map_err(io)?;
+    let mut out = Spread {
+        file: temp.as_file(),
+        start: header_len.saturating_add(8),
+        done: 0,
+        total: tensors.iter().fold(0, |n, t| n.saturating_add(t.size)),
+        hashes: vec![[0; 32]; tensors.len().saturating_sub(1)],
+        progress,
+    };
+    let mut places: HashMap<(&str, Part), usize> = HashMap::new();
+    for (i, tensor) in tensors.iter().enumerate() {
+        match &tensor.source {
+            Source::Part(weight, part) => drop(places.insert((weight.as_str(), *part), i)),
+            Source::Bytes(bytes) => out.put(i, tensor, bytes).map_err(io)??,
+            Source::Hashes => {}
+        }
+    }
+    for (name, decl) in program.weights() {
+        for (part, bytes) in program.store().parts(name, decl)? {
+            let place = places.get(&(name.as_str(), part));
+            if let Some((i, tensor)) = place.and_then(|i| Some((*i, tensors.get(*i)?))) {
+                out.put(i, tensor, &bytes).map_err(io)??;
             }
         }
-        out.flush().map_err(io)?;
     }
-    temp.as_file().sync_all().map_err(io)?;
+    if let Some(last) = tensors.last() {
+        let hashes = out.hashes.concat();
+        out.put(tensors.len(), last, &hashes).map_err(io)??;
+    }
+    if out.done != out.total {
+        let what = "the store did not give all parts of its weights";
+        return Err(Error::Program(what.into()));
+    }
+    finish(temp, path).map_err(io)
+}
+
+/// Makes the file last, and gives it its name.
+fn finish(temp: tempfile::NamedTempFile, path: &Path) -> std::io::Result<()> {
+    temp.as_file().sync_all()?;
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
         // A temporary file is private; the finished one is as readable as any other.
-        let mode = std::fs::Permissions::from_mode(0o644);
-        temp.as_file().set_permissions(mode).map_err(io)?;
+        temp.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
     }
-    temp.persist(path).map_err(|e| io(e.error))?;
+    temp.persist(path).map_err(|e| e.error)?;
     Ok(())
+}
+
+/// The data section, written in any order.
+struct Spread<'a> {
+    file: &'a std::fs::File,
+    start: u64,
+    done: u64,
+    total: u64,
+    hashes: Vec<[u8; 32]>,
+    progress: &'a mut dyn FnMut(u64, u64),
+}
+
+impl Spread<'_> {
+    fn put(&mut self, i: usize, tensor: &Tensor, bytes: &[u8]) -> std::io::Result<Result<()>> {
+        if u64::try_from(bytes.len()).ok() != Some(tensor.size) {
+            let what = format!("{} bytes instead of {}", bytes.len(), tensor.size);
+            return Ok(Err(Error::weight(&tensor.name, what)));
+        }
+        self.file.seek(SeekFrom::Start(self.start.saturating_add(tensor.offset)))?;
+        self.file.write_all(bytes)?;
+        if let Some(hash) = self.hashes.get_mut(i) {
+            *hash = *blake3::hash(bytes).as_bytes();
+        }
+        self.done = self.done.saturating_add(tensor.size);
+        (self.progress)(self.done, self.total);
+        Ok(Ok(()))
+    }
 }
 
 enum Source {
@@ -79,6 +117,8 @@ struct Tensor {
     name: String,
     dtype: DType,
     shape: Vec<u64>,
+    /// Where in the data section.
+    offset: u64,
     size: u64,
     source: Source,
 }
@@ -93,6 +133,7 @@ fn lay_out(program: &Program) -> Result<Vec<Tensor>> {
                     name: decl.part_name(name, part),
                     dtype,
                     shape,
+                    offset: 0,
                     size: decl.part_bytes(part),
                     source: Source::Part(name.clone(), part),
                 });
@@ -109,6 +150,7 @@ fn lay_out(program: &Program) -> Result<Vec<Tensor>> {
             name,
             dtype: DType::U8,
             shape: vec![size],
+            offset: 0,
             size,
             source: Source::Bytes(bytes),
         });
@@ -126,9 +168,17 @@ fn lay_out(program: &Program) -> Result<Vec<Tensor>> {
         name: HASHES.to_string(),
         dtype: DType::U8,
         shape: vec![n, 32],
+        offset: 0,
         size: n.saturating_mul(32),
         source: Source::Hashes,
     });
+    let mut offset = 0u64;
+    for t in &mut tensors {
+        t.offset = offset;
+        offset = offset
+            .checked_add(t.size)
+            .ok_or_else(|| Error::weight(&t.name, "the file is too large"))?;
+    }
     Ok(tensors)
 }
 
@@ -137,15 +187,13 @@ fn header(tensors: &[Tensor]) -> Result<Vec<u8>> {
     let info: BTreeMap<&str, String> =
         [("format", FORMAT.to_string()), ("version", VERSION.to_string())].into();
     entries.insert("__metadata__".into(), json!(info));
-    let mut offset = 0u64;
     for t in tensors {
-        let end = offset.checked_add(t.size).ok_or_else(|| Error::weight(&t.name, "too large"))?;
         let dtype = to_safetensors(t.dtype);
+        let end = t.offset.saturating_add(t.size);
         entries.insert(
             t.name.clone(),
-            json!({"dtype": dtype, "shape": t.shape, "data_offsets": [offset, end]}),
+            json!({"dtype": dtype, "shape": t.shape, "data_offsets": [t.offset, end]}),
         );
-        offset = end;
     }
     let mut header = serde_json::to_vec(&entries)?;
     let padded = header.len().saturating_add(8).next_multiple_of(ALIGN).saturating_sub(8);
