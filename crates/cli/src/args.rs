@@ -46,8 +46,8 @@ pub struct ModelArgs {
     /// Read files instead of mapping them (for files that may change while they are open)
     #[arg(long)]
     pub no_mmap: bool,
-    /// The folder of the model's drafter (…-assistant), to add the `draft` method
-    #[arg(long, value_name = "FOLDER")]
+    /// The model's drafter (…-assistant), a folder or a GGUF file, to add the `draft` method
+    #[arg(long, value_name = "PATH")]
     pub draft: Option<PathBuf>,
 }
 
@@ -125,6 +125,9 @@ pub struct ExportArgs {
     /// The file to write
     #[arg(short, long, value_name = "FILE.lap")]
     pub out: PathBuf,
+    /// Quantise by a recipe: bf16, int8, int4, int4-sensitive, q4_0, or a .toml file
+    #[arg(long, value_name = "RECIPE")]
+    pub quant: Option<String>,
     /// Leave out the golden logits, whose computation is slow for large models
     #[arg(long)]
     pub no_golden: bool,

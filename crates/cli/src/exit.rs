@@ -1,9 +1,10 @@
 //! From an error to a message and an exit code.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use lapidary_runner::ErrorCode;
+
+use crate::tell::tell;
 
 /// An error of the user's, found after the flags were parsed.
 #[derive(Debug)]
@@ -37,16 +38,33 @@ pub fn report(done: anyhow::Result<()>) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if error.downcast_ref::<Failed>().is_none() {
-        // The terminal may be gone as well; there is nobody left to tell then.
-        let _ = writeln!(std::io::stderr(), "error: {error:#}");
+        tell(format_args!("error: {}", message(&error)));
     }
     ExitCode::from(code(&error))
 }
 
+/// The error and its causes, without those whose words are already there: many errors show their
+/// cause themselves.
+fn message(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| {
+        if said.is_empty() {
+            cause
+        } else if said.contains(&cause) {
+            said
+        } else {
+            format!("{said}: {cause}")
+        }
+    })
+}
+
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|e| {
-        e.downcast_ref::<std::io::Error>()
-            .is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+        let kind = match e.downcast_ref::<serde_json::Error>() {
+            // It does not show the system's error in its chain.
+            Some(e) => e.io_error_kind(),
+            None => e.downcast_ref::<std::io::Error>().map(std::io::Error::kind),
+        };
+        kind == Some(std::io::ErrorKind::BrokenPipe)
     })
 }
 
@@ -63,6 +81,13 @@ fn code(error: &anyhow::Error) -> u8 {
         }
         if let Some(e) = e.downcast_ref::<lapidary_program::Error>() {
             return ErrorCode::of_program(e).exit();
+        }
+        if let Some(e) = e.downcast_ref::<lapidary_quantise::Error>() {
+            return match e {
+                lapidary_quantise::Error::Program(e) => ErrorCode::of_program(e),
+                _ => ErrorCode::InvalidArgument,
+            }
+            .exit();
         }
         if let Some(e) = e.downcast_ref::<lapidary_gemma::Error>() {
             return of_gemma(e).exit();

@@ -135,7 +135,11 @@ fn as_text(program: &Program) -> String {
     }
     line(String::new());
     for (name, m) in program.methods() {
-        line(format!("method {name}: {} ops, at most {} tokens a call", m.graph.nodes.len(), m.max_chunk));
+        line(format!(
+            "method {name}: {} ops, at most {} tokens a call",
+            m.graph.nodes.len(),
+            m.max_chunk
+        ));
         for i in &m.graph.inputs {
             line(format!("  in  {:<10} {}", i.name, type_text(&i.value_type)));
         }

@@ -10,10 +10,13 @@ use serde_json::json;
 use crate::args::{self, LogitsArgs};
 use crate::exit::Usage;
 use crate::model::{self, Wanted};
+use crate::target;
+use crate::tokens::read_text;
 
 /// Writes `logits` and `greedy`.
 pub fn run(args: &LogitsArgs) -> Result<()> {
     let tokens = read_tokens(&args.tokens)?;
+    target::check(&args.out)?;
     let program = model::open(&args.model)?;
     let vocab_size = program.metadata().vocab_size as usize;
     let needed = u32::try_from(tokens.len().saturating_add(args.greedy)).unwrap_or(u32::MAX);
@@ -50,15 +53,13 @@ fn read_tokens(text: &str) -> Result<Vec<u32>> {
     let text = if looks_like_ids && !path.exists() {
         text.to_string()
     } else {
-        std::fs::read_to_string(path)
-            .with_context(|| format!("can't read token ids from {}", path.display()))?
+        read_text(path)
+            .context("--tokens takes token ids, `2,105,2364`, or a file that holds them")?
     };
     let ids: Result<Vec<u32>> = text
         .split(|c: char| c.is_whitespace() || ",[]".contains(c))
         .filter(|word| !word.is_empty())
-        .map(|word| {
-            word.parse().map_err(|_| Usage(format!("`{word}` is not a token id")).into())
-        })
+        .map(|word| word.parse().map_err(|_| Usage(format!("`{word}` is not a token id")).into()))
         .collect();
     let ids = ids?;
     if ids.is_empty() {
@@ -86,14 +87,10 @@ impl TensorFile {
         .to_string()
         .into_bytes();
         header.resize(header.len().next_multiple_of(8), b' ');
-        let folder = match path.parent() {
-            Some(p) if !p.as_os_str().is_empty() => p,
-            _ => Path::new("."),
-        };
         let temp = tempfile::Builder::new()
             .prefix(".lapidary-")
             .suffix(".tmp")
-            .tempfile_in(folder)
+            .tempfile_in(target::folder(path))
             .with_context(|| format!("can't write {}", path.display()))?;
         let mut out = BufWriter::with_capacity(1 << 20, temp);
         out.write_all(&(header.len() as u64).to_le_bytes())?;

@@ -6,10 +6,13 @@ mod eval;
 mod exit;
 mod export;
 mod inspect;
+mod interrupt;
 mod logits;
 mod model;
 mod progress;
 mod run;
+mod target;
+mod tell;
 mod tokens;
 mod verify;
 

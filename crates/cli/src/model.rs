@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 use lapidary_backend::{Backend, Device, Engine, LoadOptions, fit};
 use lapidary_gemma::OpenOptions;
 use lapidary_program::{Program, method};
@@ -11,6 +11,7 @@ use lapidary_program::{Program, method};
 use crate::args::{DeviceArgs, ModelArgs};
 use crate::exit::Usage;
 use crate::progress;
+use crate::tell::tell;
 
 /// What a context is without `--ctx`, where the model has more.
 pub const DEFAULT_CONTEXT: u32 = 8192;
@@ -34,8 +35,12 @@ pub struct Wanted {
 /// Opens a model of any kind.
 pub fn open(args: &ModelArgs) -> Result<Program> {
     let options = OpenOptions { mmap: !args.no_mmap, draft: args.draft.clone() };
-    lapidary_gemma::open(&args.model, &options)
-        .with_context(|| format!("can't open {}", args.model.display()))
+    lapidary_gemma::open(&args.model, &options).map_err(|e| {
+        let path = args.model.display().to_string();
+        let named = e.to_string().contains(&path);
+        let e = Error::new(e);
+        if named { e } else { e.context(format!("can't open {path}")) }
+    })
 }
 
 /// Loads a program where the flags say.
@@ -47,7 +52,11 @@ pub fn load(program: Program, args: &DeviceArgs, wanted: &Wanted) -> Result<Load
 }
 
 /// Loads a program on the reference.
-pub fn load_reference(program: &Arc<Program>, args: &DeviceArgs, wanted: &Wanted) -> Result<Loaded> {
+pub fn load_reference(
+    program: &Arc<Program>,
+    args: &DeviceArgs,
+    wanted: &Wanted,
+) -> Result<Loaded> {
     let backend = lapidary_reference::ReferenceBackend;
     let device = backend.probe()?.into_iter().next().context("the reference has no device")?;
     load_on(&backend, &device, program.clone(), args, wanted, Instant::now())
@@ -63,7 +72,7 @@ fn choose<'a>(
     }
     let (backend, device, passed_over) = registry.auto()?;
     for why in passed_over.iter().filter(|_| say) {
-        eprintln!("note: {why}");
+        tell(format_args!("note: {why}"));
     }
     Ok((backend, device))
 }
@@ -94,9 +103,12 @@ fn load_on(
         if !missing.is_empty() {
             let ops = missing.join(", ");
             let method = name.clone();
-            return Err(
-                lapidary_backend::Error::MissingOps { backend: backend.name(), method, ops }.into()
-            );
+            return Err(lapidary_backend::Error::MissingOps {
+                backend: backend.name(),
+                method,
+                ops,
+            }
+            .into());
         }
     }
     let plan = backend.plan(&program, &options)?;
@@ -105,7 +117,7 @@ fn load_on(
     let engine = backend.load(&program, device, &options, &mut |done, all| bar.set(done, all))?;
     drop(bar);
     if wanted.say {
-        eprintln!("note: running on {}", engine.describe());
+        tell(format_args!("note: running on {}", engine.describe()));
     }
     Ok(Loaded { engine, took: start.elapsed() })
 }

@@ -1,38 +1,47 @@
 //! `lapidary run`.
 
 use std::io::{IsTerminal, Read, Write};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use lapidary_program::{Metadata, Program};
 use lapidary_runner::{
-    CancelToken, ChatInput, Event, FinishReason, Message, Request, Runner, SamplingParams, Stats,
+    ChatInput, ChatTemplate, Error, Event, FinishReason, Message, Request, Runner, SamplingParams,
+    Stats, Tokenizer, load_template, load_tokenizer,
 };
 use serde_json::{Map, Value};
 
 use crate::args::{RunArgs, SamplingArgs};
 use crate::exit::Usage;
+use crate::interrupt::cancel_on_interrupt;
 use crate::model::{self, DEFAULT_CONTEXT, Wanted};
+use crate::tell::tell;
 
 /// Answers a prompt, token by token.
 pub fn run(args: &RunArgs) -> Result<()> {
     let prompt = prompt(args)?;
-    let cancel = cancel_on_interrupt()?;
     let program = model::open(&args.model)?;
+    // Whatever can be refused is refused before the weights are packed, which may take minutes.
+    let (tokenizer, template) = text_parts(args, &program)?;
+    let sampling = sampling(&args.sampling, program.metadata());
+    sampling.check(program.metadata().vocab_size)?;
     let own = program.metadata().max_context_len;
     let context = args.ctx.unwrap_or_else(|| own.min(DEFAULT_CONTEXT));
     if args.ctx.is_none() && own > DEFAULT_CONTEXT && !args.quiet {
-        eprintln!("note: context {context} of the model's {own}; --ctx takes more");
+        tell(format_args!("note: context {context} of the model's {own}; --ctx takes more"));
     }
     let wanted = Wanted { context, chunk: None, say: !args.quiet };
     let loaded = model::load(program, &args.device, &wanted)?;
-    let mut runner = Runner::new(loaded.engine)?;
+    let mut runner = Runner::with_parts(loaded.engine, Some(tokenizer), template)?;
     runner.set_load_seconds(loaded.took.as_secs_f64());
 
     let tokens = tokens(args, &runner, &prompt)?;
     let request = Request {
         max_new: args.max_tokens,
         stop: args.stop.clone(),
-        ..Request::new(tokens, sampling(&args.sampling, &runner))
+        ..Request::new(tokens, sampling)
     };
+    let cancel = cancel_on_interrupt()?;
     let mut out = std::io::stdout().lock();
     let mut written: std::io::Result<()> = Ok(());
     let finish = runner.generate(request, &cancel, |event| {
@@ -45,14 +54,15 @@ pub fn run(args: &RunArgs) -> Result<()> {
             }
         }
     })?;
-    written?;
-    writeln!(out)?;
-    out.flush()?;
+    written
+        .and_then(|()| writeln!(out))
+        .and_then(|()| out.flush())
+        .context("can't write to standard output")?;
     if !args.quiet {
-        eprintln!("{}", statistics(&finish.stats, finish.reason));
+        tell(format_args!("{}", statistics(&finish.stats, finish.reason)));
     }
     if finish.reason == FinishReason::Cancelled {
-        return Err(lapidary_runner::Error::Cancelled.into());
+        return Err(Error::Cancelled.into());
     }
     Ok(())
 }
@@ -72,14 +82,26 @@ fn prompt(args: &RunArgs) -> Result<String> {
     Ok(text.strip_suffix('\n').unwrap_or(&text).to_string())
 }
 
-fn tokens(args: &RunArgs, runner: &Runner, prompt: &str) -> Result<Vec<u32>> {
+/// The tokenizer and, unless plain text is continued, the chat template.
+fn text_parts(
+    args: &RunArgs,
+    program: &Program,
+) -> Result<(Arc<Tokenizer>, Option<Arc<ChatTemplate>>)> {
+    let tokenizer = Arc::new(load_tokenizer(program)?.ok_or(Error::NoTokenizer)?);
     if args.raw {
-        return Ok(runner.text_prompt(prompt)?);
+        return Ok((tokenizer, None));
     }
-    if runner.template().is_err() {
+    let Some(template) = load_template(program, Some(&tokenizer))? else {
         let what = "this model has no chat template (it is probably a base model); --raw continues \
                     plain text";
         return Err(Usage(what.into()).into());
+    };
+    Ok((tokenizer, Some(Arc::new(template))))
+}
+
+fn tokens(args: &RunArgs, runner: &Runner, prompt: &str) -> Result<Vec<u32>> {
+    if args.raw {
+        return Ok(runner.text_prompt(prompt)?);
     }
     let mut messages = Vec::new();
     messages.extend(args.system.as_ref().map(|s| Message::new("system", s.as_str())));
@@ -92,8 +114,8 @@ fn tokens(args: &RunArgs, runner: &Runner, prompt: &str) -> Result<Vec<u32>> {
     Ok(runner.chat_prompt(&input)?)
 }
 
-fn sampling(args: &SamplingArgs, runner: &Runner) -> SamplingParams {
-    let own = SamplingParams::of(runner.metadata());
+fn sampling(args: &SamplingArgs, metadata: &Metadata) -> SamplingParams {
+    let own = SamplingParams::of(metadata);
     SamplingParams {
         temperature: args.temperature.unwrap_or(own.temperature),
         top_k: args.top_k.unwrap_or(own.top_k),
@@ -103,20 +125,6 @@ fn sampling(args: &SamplingArgs, runner: &Runner) -> SamplingParams {
         seed: args.seed,
         ..own
     }
-}
-
-/// The first Ctrl-C asks the generation to end; the second ends the process.
-fn cancel_on_interrupt() -> Result<CancelToken> {
-    let cancel = CancelToken::new();
-    let asked = cancel.clone();
-    ctrlc::set_handler(move || {
-        if asked.is_cancelled() {
-            std::process::exit(130);
-        }
-        asked.cancel();
-    })
-    .context("can't listen for Ctrl-C")?;
-    Ok(cancel)
 }
 
 fn statistics(s: &Stats, reason: FinishReason) -> String {

@@ -15,9 +15,9 @@ pub fn run(args: &TokensArgs) -> Result<()> {
         (Some(text), _) => text.clone(),
         (None, Some(file)) => read_text(file)?,
         (None, None) => {
-            let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text).context("can't read standard input")?;
-            text
+            let mut bytes = Vec::new();
+            std::io::stdin().read_to_end(&mut bytes).context("can't read standard input")?;
+            String::from_utf8(bytes).map_err(|_| Usage("the text is not UTF-8".into()))?
         }
     };
     let program = model::open(&args.model)?;

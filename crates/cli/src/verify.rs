@@ -1,5 +1,9 @@
 //! `lapidary verify`.
 
+use std::fmt;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -12,16 +16,26 @@ use crate::model::{self, Wanted};
 
 /// Checks a file's bytes and a backend's logits, and names the first op that diverges.
 pub fn run(args: &VerifyArgs) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    let mut written: std::io::Result<()> = Ok(());
+    let passed = check(args, &mut |line| {
+        if written.is_ok() {
+            written = writeln!(out, "{line}");
+        }
+    })?;
+    // The verdict counts even if nobody reads it.
+    match passed {
+        true => Ok(written.and_then(|()| out.flush())?),
+        false => Err(Failed.into()),
+    }
+}
+
+/// Whether all is well; `show` is told what was found.
+fn check(args: &VerifyArgs, show: &mut dyn FnMut(fmt::Arguments<'_>)) -> Result<bool> {
     let program = model::open(&args.model)?;
-    let is_lap = std::fs::File::open(&args.model.model)
-        .and_then(|mut f| {
-            let mut head = [0; 16];
-            std::io::Read::read(&mut f, &mut head).map(|n| lap::sniff(&head[..n]))
-        })
-        .is_ok_and(|kind| kind == Kind::Safetensors);
-    if is_lap {
+    if is_lap(&args.model.model) {
         lap::check_hashes(&args.model.model)?;
-        println!("bytes: as written");
+        show(format_args!("bytes: as written"));
     }
     let goldens = golden::of_program(&program)?;
     let Some(longest) = goldens.iter().map(|g| g.tokens.len()).max() else {
@@ -33,19 +47,20 @@ pub fn run(args: &VerifyArgs) -> Result<()> {
     let program = Arc::new(program);
     let mut loaded = model::load((*program).clone(), &args.device, &wanted)?;
     let verdict = golden::verify(loaded.engine.as_mut(), &goldens, args.tolerance)?;
-    println!(
+    show(format_args!(
         "logits: {} sequences on {}, largest difference {:.3e}, allowed {:.3e}",
         verdict.n_sequences,
         loaded.engine.describe(),
         verdict.max_difference,
         verdict.tolerance
-    );
+    ));
     if verdict.passed() {
-        println!("passed");
-        return Ok(());
+        show(format_args!("passed"));
+        return Ok(true);
     }
-    println!("FAILED");
-    let mut reference = model::load_reference(&program, &args.device, &Wanted { say: false, ..wanted })?;
+    show(format_args!("FAILED"));
+    let wanted = Wanted { say: false, ..wanted };
+    let mut reference = model::load_reference(&program, &args.device, &wanted)?;
     for g in &goldens {
         let found = golden::first_divergence(
             loaded.engine.as_mut(),
@@ -54,13 +69,22 @@ pub fn run(args: &VerifyArgs) -> Result<()> {
             args.tolerance,
         )?;
         if let Some(d) = found {
-            println!(
+            show(format_args!(
                 "first op that diverges: {} ({}), element {}: got {}, reference {}",
                 d.node, d.op, d.index, d.got, d.want
-            );
-            return Err(Failed.into());
+            ));
+            return Ok(false);
         }
     }
-    println!("no single op diverges from the reference by more than the tolerance: the file's goldens were made from other weights");
-    Err(Failed.into())
+    show(format_args!(
+        "no op diverges from the reference by more than the tolerance: the file's goldens were made \
+         from other weights"
+    ));
+    Ok(false)
+}
+
+fn is_lap(path: &Path) -> bool {
+    let mut head = [0; 16];
+    let read = File::open(path).and_then(|mut f| f.read(&mut head));
+    read.is_ok_and(|n| lap::sniff(&head[..n]) == Kind::Safetensors)
 }

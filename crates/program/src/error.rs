@@ -14,6 +14,9 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The caller told a long piece of work to stop.
+    #[error("stopped")]
+    Stopped,
     /// The bytes are not a `.lap` file.
     #[error("not a .lap file: {what}")]
     NotLap {

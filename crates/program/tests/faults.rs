@@ -314,25 +314,31 @@ fn f16_a_failed_export_leaves_nothing_under_the_final_name() {
     let mut store = sample::store(&d);
     store.insert("head", lapidary_program::Part::Data, vec![1, 2, 3]);
     let program = Program::new(d, Default::default(), std::sync::Arc::new(store)).unwrap();
-    assert!(lap::write(&program, &path, &mut |_, _| {}).is_err());
+    assert!(lap::write(&program, &path, &mut |_, _| true).is_err());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left behind");
 
     // An existing file is replaced whole or not at all.
-    lap::write(&sample::program(), &path, &mut |_, _| {}).unwrap();
+    lap::write(&sample::program(), &path, &mut |_, _| true).unwrap();
     let before = std::fs::read(&path).unwrap();
-    assert!(lap::write(&program, &path, &mut |_, _| {}).is_err());
+    assert!(lap::write(&program, &path, &mut |_, _| true).is_err());
     assert_eq!(std::fs::read(&path).unwrap(), before);
 
     // Two exports to the same path: the last one wins, and it is whole.
     std::thread::scope(|s| {
         for _ in 0..2 {
-            s.spawn(|| lap::write(&sample::program(), &path, &mut |_, _| {}).unwrap());
+            s.spawn(|| lap::write(&sample::program(), &path, &mut |_, _| true).unwrap());
         }
     });
     lap::check_hashes(&path).unwrap();
 
+    // An export that is told to stop stops, and what it replaces stays.
+    let stopped = lap::write(&sample::program(), &path, &mut |_, _| false).unwrap_err();
+    assert!(matches!(stopped, Error::Stopped), "{stopped}");
+    lap::check_hashes(&path).unwrap();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left behind");
+
     let missing = folder.path().join("no/such/folder/a.lap");
-    let said = lap::write(&sample::program(), &missing, &mut |_, _| {}).unwrap_err();
+    let said = lap::write(&sample::program(), &missing, &mut |_, _| true).unwrap_err();
     assert!(matches!(said, Error::Io { .. }), "{said}");
 }
 

@@ -11,7 +11,7 @@ fn round_trip_is_exact() {
     let first = folder.path().join("a.lap");
     let second = folder.path().join("b.lap");
     let program = sample::program();
-    lap::write(&program, &first, &mut |_, _| {}).unwrap();
+    lap::write(&program, &first, &mut |_, _| true).unwrap();
     for mmap in [true, false] {
         let back = lap::open(&first, mmap).unwrap();
         assert_eq!(back.description(), program.description());
@@ -23,7 +23,7 @@ fn round_trip_is_exact() {
                 assert_eq!(got, want, "{name} {part:?}");
             }
         }
-        lap::write(&back, &second, &mut |_, _| {}).unwrap();
+        lap::write(&back, &second, &mut |_, _| true).unwrap();
         assert_eq!(std::fs::read(&first).unwrap(), std::fs::read(&second).unwrap());
     }
 }
@@ -48,7 +48,7 @@ fn any_safetensors_reader_opens_it_and_tensors_are_aligned() {
 fn hashes_find_a_changed_byte() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.lap");
-    lap::write(&sample::program(), &path, &mut |_, _| {}).unwrap();
+    lap::write(&sample::program(), &path, &mut |_, _| true).unwrap();
     lap::check_hashes(&path).unwrap();
     let mut bytes = std::fs::read(&path).unwrap();
     let (n, header) = SafeTensors::read_metadata(&bytes).unwrap();
@@ -66,6 +66,7 @@ fn progress_ends_at_the_total() {
     lap::write(&sample::program(), &folder.path().join("a.lap"), &mut |done, total| {
         assert!(done >= seen.0 && done <= total);
         seen = (done, total);
+        true
     })
     .unwrap();
     assert_eq!(seen.0, seen.1);

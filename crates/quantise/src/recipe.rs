@@ -84,8 +84,12 @@ const ROW8: Quantise = Quantise { group: Group::Row, scale: DType::F32, ..SYMMET
 const TABLES: &str = r"(.*\.)?(embed_tokens|embed_tokens_per_layer|lm_head)\.weight";
 
 impl Recipe {
-    /// A built-in recipe. `n_layers` is for those that treat outer layers otherwise.
-    pub fn built_in(name: &str, n_layers: usize) -> Result<Self> {
+    /// A built-in recipe for a program; some treat its outer layers otherwise.
+    pub fn built_in(name: &str, program: &Program) -> Result<Self> {
+        Self::for_layers(name, n_layers(program.weights().keys()))
+    }
+
+    fn for_layers(name: &str, n_layers: usize) -> Result<Self> {
         let rest = r".*";
         let rules: Vec<(String, Action)> = match name {
             "bf16" => vec![(rest.into(), Action::Dense(DType::Bf16))],
@@ -182,6 +186,12 @@ impl Quantise {
             affine: !self.symmetric,
         }
     }
+}
+
+/// One more than the highest number behind `layers.` in the weights' names.
+fn n_layers<'a>(names: impl Iterator<Item = &'a String>) -> usize {
+    let number = |name: &str| name.split_once("layers.")?.1.split('.').next()?.parse().ok();
+    names.filter_map(|name| number(name)).max().map_or(0, |last: usize| last + 1)
 }
 
 /// The value and down projections of the first and the last quarter of the layers.
@@ -291,7 +301,7 @@ mod tests {
 
     #[test]
     fn outer_quarters_are_kept_wider() {
-        let recipe = Recipe::built_in("int4-sensitive", 8).unwrap();
+        let recipe = Recipe::for_layers("int4-sensitive", 8).unwrap();
         let bits = |layer: usize, name: &str| {
             let name = format!("model.layers.{layer}.{name}.weight");
             match recipe.of(&name, &decl(&[64, 64])).1.encoding {
@@ -303,7 +313,7 @@ mod tests {
         assert_eq!(down, [8, 8, 4, 4, 4, 4, 8, 8]);
         assert_eq!(bits(0, "self_attn.v_proj"), 8);
         assert_eq!(bits(0, "self_attn.q_proj"), 4);
-        assert!(Recipe::built_in("int5", 8).unwrap_err().to_string().contains("q4_0"));
+        assert!(Recipe::for_layers("int5", 8).unwrap_err().to_string().contains("q4_0"));
     }
 
     #[test]

@@ -15,8 +15,12 @@ const ALIGN: usize = 64;
 /// Writes a program to a temporary file beside `path` and renames it, so that no half file ever
 /// stands under the final name. Weights are asked for one at a time, all parts of one together, and
 /// each part is written where the header says. `progress` is told the bytes written so far and in
-/// all.
-pub fn write(program: &Program, path: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+/// all, and says whether to go on.
+pub fn write(
+    program: &Program,
+    path: &Path,
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<()> {
     let io = |e: std::io::Error| Error::io(path, e);
     let tensors = lay_out(program)?;
     let header = header(&tensors)?;
@@ -87,7 +91,7 @@ struct Spread<'a> {
     done: u64,
     total: u64,
     hashes: Vec<[u8; 32]>,
-    progress: &'a mut dyn FnMut(u64, u64),
+    progress: &'a mut dyn FnMut(u64, u64) -> bool,
 }
 
 impl Spread<'_> {
@@ -102,8 +106,8 @@ impl Spread<'_> {
             *hash = *blake3::hash(bytes).as_bytes();
         }
         self.done = self.done.saturating_add(tensor.size);
-        (self.progress)(self.done, self.total);
-        Ok(Ok(()))
+        let go_on = (self.progress)(self.done, self.total);
+        Ok(if go_on { Ok(()) } else { Err(Error::Stopped) })
     }
 }
 

@@ -115,6 +115,6 @@ pub fn program() -> Program {
 pub fn file() -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sample.lap");
-    lapidary_program::lap::write(&program(), &path, &mut |_, _| {}).unwrap();
+    lapidary_program::lap::write(&program(), &path, &mut |_, _| true).unwrap();
     std::fs::read(path).unwrap()
 }

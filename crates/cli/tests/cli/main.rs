@@ -1,0 +1,13 @@
+//! The real command, run as a user runs it: what it prints, what it leaves behind, how it exits.
+//!
+//! Tests named `f…`, `m…` and `r…` are rows of the fault checklist: model files, memory and
+//! devices, requests.
+
+mod export;
+mod faults;
+mod help;
+mod logits;
+mod memory;
+mod run;
+mod support;
+mod text;
