@@ -34,6 +34,8 @@ pub enum Command {
     /// Measure the quality of a model
     #[command(subcommand)]
     Eval(EvalCommand),
+    /// Measure speed, of a model or of the shape of one
+    Bench(BenchArgs),
     /// Show backends, devices and memory
     Doctor(DoctorArgs),
 }
@@ -221,6 +223,39 @@ pub struct PplArgs {
     #[arg(long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u32).range(4..))]
     pub window: u32,
     /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// A Hugging Face folder, a GGUF file or a .lap file
+    #[arg(conflicts_with = "synthetic")]
+    pub model: Option<PathBuf>,
+    /// A released shape with random weights instead: gemma-4-e2b, gemma-3-1b, …
+    #[arg(long, value_name = "SHAPE")]
+    pub synthetic: Option<String>,
+    /// The recipe of the random weights (default: bf16 as released)
+    #[arg(long, value_name = "RECIPE", requires = "synthetic")]
+    pub quant: Option<String>,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Tokens to feed (comma-separated; 0 for none)
+    #[arg(short = 'p', long, default_value = "512", value_delimiter = ',', value_name = "N")]
+    pub n_prompt: Vec<usize>,
+    /// Tokens to generate (comma-separated; 0 for none)
+    #[arg(short = 'n', long, default_value = "128", value_delimiter = ',', value_name = "N")]
+    pub n_gen: Vec<usize>,
+    /// Tokens in the caches before (comma-separated)
+    #[arg(short = 'd', long, default_value = "0", value_delimiter = ',', value_name = "N")]
+    pub depth: Vec<usize>,
+    /// Runs that count, after one that does not
+    #[arg(short = 'r', long, default_value_t = 5, value_name = "N")]
+    pub repetitions: u32,
+    /// Feed at most N tokens at once
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub chunk: Option<u32>,
+    /// Print JSON with llama-bench's names
     #[arg(long)]
     pub json: bool,
 }

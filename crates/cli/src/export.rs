@@ -61,7 +61,7 @@ pub fn run(args: &ExportArgs) -> Result<()> {
 }
 
 /// A built-in recipe, or one from a TOML file.
-fn recipe_of(name: &str, program: &Program) -> Result<Recipe> {
+pub fn recipe_of(name: &str, program: &Program) -> Result<Recipe> {
     let is_file = Path::new(name).extension().is_some_and(|e| e == "toml");
     if !is_file {
         return Ok(Recipe::built_in(name, program)?);

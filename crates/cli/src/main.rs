@@ -1,6 +1,7 @@
 //! The `lapidary` command. No algorithm lives here: it reads flags, calls the rooms, and prints.
 
 mod args;
+mod bench;
 mod doctor;
 mod eval;
 mod exit;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Command::Logits(args) => logits::run(&args),
         Command::Tokens(args) => tokens::run(&args),
         Command::Eval(EvalCommand::Ppl(args)) => eval::ppl(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),
     };
     exit::report(done)

@@ -40,6 +40,11 @@ impl FileBytes {
         Ok(FileBytes(Source::Read(bytes)))
     }
 
+    /// The first half of a BLAKE3 hash of the bytes, in hexadecimal: a name for their contents.
+    pub fn short_hash(&self) -> String {
+        blake3::hash(self).to_hex().chars().take(32).collect()
+    }
+
     /// Bytes that are already in memory.
     pub fn from_vec(bytes: Vec<u8>) -> Self {
         FileBytes(Source::Read(bytes))

@@ -9,7 +9,9 @@ mod hqq;
 mod min_max;
 mod recipe;
 mod store;
+mod synthetic;
 
 pub use error::{Error, Result};
 pub use recipe::{Action, Group, Method, Quantise, Recipe};
 pub use store::quantise;
+pub use synthetic::synthetic;

@@ -9,7 +9,7 @@ use lapidary_program::{
     DType, Description, Encoding, GraphBuilder, MemoryStore, Metadata, Method, Op, Part, Program,
     SamplingDefaults, Sym, ValueType, WeightDecl, input, lap, method,
 };
-use lapidary_quantise::{Recipe, quantise};
+use lapidary_quantise::{Recipe, quantise, synthetic};
 use safetensors::SafeTensors;
 
 /// A program of one embedding and one head, the weights `embed_tokens.weight` and
@@ -143,5 +143,24 @@ fn a_quantised_program_is_written_and_read_back_exactly() {
             got.to_f32().iter().zip(&values).map(|(a, b)| (a - b).abs()).fold(0.0f32, f32::max);
         assert!(worst <= step, "{name}: {worst} with steps of {step}");
         assert_eq!(recipe.size_bytes(&source), back.weight_bytes(), "{name}");
+    }
+}
+
+#[test]
+fn synthetic_weights_are_the_same_whole_or_row_by_row() {
+    let source = program(48, 96, &[0.0; 48 * 96], DType::Bf16);
+    for name in ["bf16", "int8", "int4", "q4_0"] {
+        let recipe = Recipe::built_in(name, &source).unwrap();
+        let made = synthetic(&source, Some(&recipe)).unwrap();
+        let weight = "layers.0.mlp.down_proj.weight";
+        let whole = made.weight(weight).unwrap().to_f32();
+        let deviation = (whole.iter().map(|x| x * x).sum::<f32>() / whole.len() as f32).sqrt();
+        // Products keep the size of what they are applied to.
+        assert!((deviation * 96f32.sqrt() - 1.0).abs() < 0.2, "{name}: {deviation}");
+        for row in [0, 7, 47] {
+            let one = made.weight_rows(weight, row..row + 1).unwrap().to_f32();
+            assert_eq!(one, whole[row * 96..(row + 1) * 96], "{name}, row {row}");
+        }
+        assert_ne!(whole[..96], whole[96..192], "{name}");
     }
 }

@@ -190,7 +190,13 @@ impl ErrorCode {
             program::Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
                 ErrorCode::NotFound
             }
+            program::Error::Io { source, .. }
+                if source.kind() == std::io::ErrorKind::OutOfMemory =>
+            {
+                ErrorCode::OutOfMemory
+            }
             program::Error::Io { .. } => ErrorCode::Io,
+            program::Error::Stopped => ErrorCode::Cancelled,
             _ => ErrorCode::InvalidProgram,
         }
     }

@@ -8,11 +8,11 @@ use lapidary_program::Program;
 
 /// A cache that forgets: readers see `window` keys, `capacity` positions are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ring {
+pub(crate) struct Ring {
     /// Keys that a query sees, itself included.
-    pub window: usize,
+    pub(crate) window: usize,
     /// Positions that are kept.
-    pub capacity: usize,
+    pub(crate) capacity: usize,
 }
 
 /// The tokens whose keys and values one slot's caches hold.
@@ -32,7 +32,7 @@ pub(crate) struct Slot {
 ///
 /// A ring holds positions `high − capacity … high − 1`. The query at `to` needs the keys at
 /// `to − window + 1 … to − 1`, if any; later queries need no older ones.
-pub fn can_rewind(high: usize, to: usize, rings: &[Ring]) -> bool {
+pub(crate) fn can_rewind(high: usize, to: usize, rings: &[Ring]) -> bool {
     rings.iter().all(|r| {
         let oldest_needed = (to + 1).saturating_sub(r.window);
         let oldest_held = high.saturating_sub(r.capacity);

@@ -16,6 +16,7 @@
 //! ```
 
 mod batch;
+mod bench;
 mod chat;
 mod error;
 mod error_code;
@@ -31,16 +32,15 @@ mod stats;
 mod stop;
 mod tokenizer;
 
+pub use bench::{BenchTest, bench_once};
 pub use chat::{
-    ChatInput, ChatTemplate, Content, FunctionCall, Guard, Message, Part, Rendered, TokenNames,
-    ToolCall,
+    ChatInput, ChatTemplate, Content, FunctionCall, Message, Part, Rendered, TokenNames, ToolCall,
 };
 pub use error::{Error, Result};
 pub use error_code::{ERROR_TABLE, ErrorCode, ErrorGroup, ErrorRow};
 pub use eval::{Perplexity, perplexity};
-pub use kv::{Ring, can_rewind};
 pub use request::{CancelToken, Event, Finish, FinishReason, GenerationId, Request};
 pub use runner::{Rows, Runner, load_template, load_tokenizer};
 pub use sampler::{History, Sampler, SamplingParams};
-pub use stats::Stats;
+pub use stats::{Stats, peak_memory_bytes};
 pub use tokenizer::{StreamDecoder, Tokenizer};

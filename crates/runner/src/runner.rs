@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::generation::{Generation, Limits, check_ids};
 use crate::kv::{self, Ring, Slot};
 use crate::request::{CancelToken, Event, Finish, GenerationId, Request};
-use crate::sampler::{Sampler, SamplingParams};
+use crate::sampler::{Sampler, SamplingParams, all_finite};
 use crate::tokenizer::Tokenizer;
 
 /// Runs generations on an engine.
@@ -222,10 +222,14 @@ impl Runner {
                 return Err(e);
             }
             self.slots[0].wrote(part);
-            match rows {
-                Rows::All => sink(first, batch::logits(&self.outputs)?.0),
-                Rows::Last if last => sink(tokens.len() - 1, batch::logits(&self.outputs)?.0),
-                Rows::Last => {}
+            if rows == Rows::All || last {
+                let logits = batch::logits(&self.outputs)?.0;
+                if !all_finite(logits) {
+                    self.slots[0].forget();
+                    let node = self.batch.first_non_finite(self.engine.as_mut());
+                    return Err(Error::NonFiniteLogits { node });
+                }
+                sink(if rows == Rows::All { first } else { tokens.len() - 1 }, logits);
             }
         }
         Ok(())

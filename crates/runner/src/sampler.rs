@@ -24,6 +24,7 @@ mod philox;
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
+use std::f64::consts::LN_2;
 
 use lapidary_program::Metadata;
 use serde::{Deserialize, Serialize};
@@ -218,27 +219,24 @@ impl Sampler {
     /// Fills `candidates` with the `k` best, lowest ids among equals, in no particular order.
     fn keep_top_k(&mut self, logits: &[f32], k: u32) {
         self.candidates.clear();
-        let all = logits.iter().enumerate().filter(|(_, l)| **l != f32::NEG_INFINITY);
-        let mut all = all.map(|(i, l)| Candidate { logit: *l, id: i as u32 });
-        let k = k as usize;
-        if k == 0 || k >= logits.len() {
-            self.candidates.extend(all);
-            return;
-        }
+        let k = if k == 0 { logits.len() } else { logits.len().min(k as usize) };
         // A buffer of some k is cut back to k whenever it is full. What does not beat the least
         // of the k kept so far is skipped: it has a greater id, so a tie is lost as well.
-        let room = (2 * k).max(1024);
+        let room = (2 * k).max(1024).min(logits.len());
         self.candidates.reserve(room);
-        self.candidates.extend(all.by_ref().take(k));
         let mut least = f32::NEG_INFINITY;
-        for c in all {
-            if c.logit <= least {
+        for (i, block) in logits.chunks(BLOCK).enumerate() {
+            if greatest(block) <= least {
                 continue;
             }
-            self.candidates.push(c);
-            if self.candidates.len() == room {
-                self.cut(k);
-                least = self.candidates.iter().fold(f32::INFINITY, |m, c| m.min(c.logit));
+            for (j, logit) in block.iter().enumerate() {
+                if *logit > least {
+                    self.candidates.push(Candidate { logit: *logit, id: (i * BLOCK + j) as u32 });
+                }
+                if self.candidates.len() == room && room > k {
+                    self.cut(k);
+                    least = self.candidates.iter().fold(f32::INFINITY, |m, c| m.min(c.logit));
+                }
             }
         }
         self.cut(k);
@@ -278,6 +276,21 @@ impl Sampler {
     }
 }
 
+/// Logits that are looked at together.
+const BLOCK: usize = 64;
+
+/// The greatest of some numbers that are not NaN. Lane by lane, so that the compiler can vectorise.
+fn greatest(xs: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; 16];
+    let (blocks, rest) = xs.as_chunks::<16>();
+    for block in blocks {
+        for (lane, x) in lanes.iter_mut().zip(block) {
+            *lane = if *x > *lane { *x } else { *lane };
+        }
+    }
+    lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |m, x| m.max(*x))
+}
+
 /// Best first, then lowest id.
 fn by_rank(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
@@ -294,7 +307,7 @@ pub(crate) fn all_finite(xs: &[f32]) -> bool {
 
 /// The best that is not suppressed; the lowest id wins ties.
 fn argmax(logits: &[f32]) -> Option<u32> {
-    let best = logits.iter().fold(f32::NEG_INFINITY, |m, x| m.max(*x));
+    let best = greatest(logits);
     if best == f32::NEG_INFINITY {
         return None;
     }
@@ -335,17 +348,20 @@ fn draw(
     seed: u64,
     position: u32,
 ) -> Option<u32> {
-    // No variate exceeds this, so what is further behind can't win and needs no variate.
-    let greatest = -(-(-0.5 / 4_294_967_296f64).ln_1p()).ln();
     let mut winner: Option<(f64, u32)> = None;
+    let mut words = philox::Words::new(seed, position);
     for c in candidates {
         let logit = f64::from(c.logit - best) * inverse;
-        if let Some((score, _)) = winner
-            && logit + greatest < score
-        {
+        let behind = |most: f64| winner.is_some_and(|(score, _)| logit + most < score);
+        // E > v ≥ 2^(−1 − leading zeros of x), so most candidates are seen to lose without a
+        // logarithm, and those that are far behind without a random word.
+        if behind(33.0 * LN_2) {
             continue;
         }
-        let x = philox::word(seed, position, c.id);
+        let x = words.get(c.id);
+        if behind(f64::from(x.leading_zeros() + 1) * LN_2) {
+            continue;
+        }
         let v = (f64::from(x) + 0.5) / 4_294_967_296.0;
         let score = logit - (-(-v).ln_1p()).ln();
         let better = match winner {

@@ -40,7 +40,7 @@ fn per_second(n: usize, seconds: f64) -> Option<f64> {
 }
 
 /// The most memory that this process has had resident.
-pub(crate) fn peak_memory_bytes() -> Option<u64> {
+pub fn peak_memory_bytes() -> Option<u64> {
     if !cfg!(target_os = "linux") {
         return None;
     }

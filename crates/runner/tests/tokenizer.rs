@@ -25,7 +25,8 @@ fn changed(change: impl FnOnce(&mut Value)) -> Vec<u8> {
 #[test]
 fn ordinary_text_is_as_the_library_has_it() {
     let (ours, theirs) = (ours(), theirs());
-    for text in ["", "the", "hello world", " the  hell", "a\n\nb<br>c\n", "жя日本é", "🙂\u{0}ü"] {
+    for text in ["", "the", "hello world", " the  hell", "a\n\nb<br>c\n", "жя日本é", "🙂\u{0}ü"]
+    {
         let expected = theirs.encode(text, false).unwrap();
         assert_eq!(ours.encode_text(text).unwrap(), expected.get_ids(), "{text:?}");
         assert_eq!(ours.encode_template(text, None).unwrap(), expected.get_ids(), "{text:?}");
@@ -132,9 +133,8 @@ fn other_decoders_stream_as_they_decode() {
 
 #[test]
 fn bad_files_are_refused_with_a_reason() {
-    let set = |pointer: &'static str, value: Value| {
-        changed(|f| *f.pointer_mut(pointer).unwrap() = value)
-    };
+    let set =
+        |pointer: &'static str, value: Value| changed(|f| *f.pointer_mut(pointer).unwrap() = value);
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     let deep = FILE.replacen("\"normalizer\":", &format!("\"normalizer\": {deep}, \"x\":"), 1);
     let long = "x".repeat(5000);
@@ -153,9 +153,15 @@ fn bad_files_are_refused_with_a_reason() {
         ("id beyond u32", set("/model/vocab/the", json!(1u64 << 40))),
         ("another id for a special token", set("/added_tokens/1/id", json!(5))),
         ("special id far outside", set("/added_tokens/14/id", json!(1u32 << 30))),
-        ("ordinary added token without a row", changed(|f| {
-            f["added_tokens"].as_array_mut().unwrap().push(json!({"id": 9999, "content": "zzz"}));
-        })),
+        (
+            "ordinary added token without a row",
+            changed(|f| {
+                f["added_tokens"]
+                    .as_array_mut()
+                    .unwrap()
+                    .push(json!({"id": 9999, "content": "zzz"}));
+            }),
+        ),
         ("empty added token", set("/added_tokens/1/content", json!(""))),
         ("unknown model", set("/model/type", json!("Unigram"))),
         ("merge of unknown tokens", set("/model/merges/0", json!(["qq", "rr"]))),
@@ -170,9 +176,12 @@ fn bad_files_are_refused_with_a_reason() {
         ("bad regex", set("/pre_tokenizer/pattern", json!({"Regex": "(("}))),
         ("prefix that merges lack", set("/model/continuing_subword_prefix", json!("##"))),
         ("whole-word special token", set("/added_tokens/2/single_word", json!(true))),
-        ("endless token", changed(|f| {
-            f["model"]["vocab"][&long] = json!(395);
-        })),
+        (
+            "endless token",
+            changed(|f| {
+                f["model"]["vocab"][&long] = json!(395);
+            }),
+        ),
     ];
     for (name, bytes) in cases {
         let start = std::time::Instant::now();
@@ -183,10 +192,13 @@ fn bad_files_are_refused_with_a_reason() {
         }
         assert!(start.elapsed().as_secs() < 20, "{name}");
     }
+    // However many rows the program claims to have, the tables stay small.
+    let far = set("/model/vocab/the", json!(u32::MAX - 1));
+    assert!(matches!(Tokenizer::from_json(&far, u32::MAX), Err(Error::Tokenizer(_))));
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn template_text_is_as_the_library_has_it(

@@ -8,7 +8,7 @@
 //! is trimmed.
 //!
 //! One thing is left alone: markers in the assistant's own messages that the template itself looks
-//! for (`content.split('<channel|>')`), since templates cut thoughts out of the history by them.
+//! for (`content.split('</think>')`), since templates cut thoughts out of the history by them.
 //! What stands between them is guarded piece by piece, so nothing can be assembled across them.
 
 use serde_json::Value;
@@ -18,7 +18,7 @@ use crate::tokenizer::Tokenizer;
 
 /// A character that occurs nowhere in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Guard(char);
+pub(crate) struct Guard(char);
 
 /// The variables of a template that come from the user.
 pub(super) struct Guarded<'a> {
@@ -57,7 +57,7 @@ pub(super) fn looked_for(source: &str) -> Vec<String> {
 
 impl Guard {
     /// The first noncharacter of U+FDD0…U+FDEF that `text` does not hold; `None` if it holds all.
-    pub fn choose<'a>(texts: impl Iterator<Item = &'a str>) -> Option<Self> {
+    pub(crate) fn choose<'a>(texts: impl Iterator<Item = &'a str>) -> Option<Self> {
         let mut used = [false; 32];
         for c in texts.flat_map(str::chars).filter(|c| ('\u{FDD0}'..='\u{FDEF}').contains(c)) {
             used[(c as u32 - 0xFDD0) as usize] = true;
@@ -67,12 +67,12 @@ impl Guard {
     }
 
     /// The character.
-    pub fn char(self) -> char {
+    pub(crate) fn char(self) -> char {
         self.0
     }
 
     /// The text with the guard behind the first character of whatever may become a special token.
-    pub fn protect(self, text: &str, tokenizer: &Tokenizer) -> Option<String> {
+    pub(crate) fn protect(self, text: &str, tokenizer: &Tokenizer) -> Option<String> {
         let mut cuts: Vec<usize> = Vec::new();
         let step = |at: usize| at + text[at..].chars().next().map_or(1, char::len_utf8);
         let mut from = 0;

@@ -15,15 +15,15 @@ use minijinja::value::Serde;
 use minijinja::{Environment, Error as JinjaError, ErrorKind, UndefinedBehavior};
 use serde_json::{Map, Value};
 
-pub use guard::Guard;
 pub use message::{Content, FunctionCall, Message, Part, ToolCall};
 
 use crate::error::{Error, Result};
 use crate::tokenizer::Tokenizer;
 use guard::{Guarded, Markers};
 
-/// Instructions that one rendering may take; a long conversation takes some ten thousand.
-const FUEL: u64 = 5_000_000;
+/// Instructions that one rendering may take. Some templates look back over all messages at each
+/// one; this is enough for a thousand of them.
+const FUEL: u64 = 10_000_000;
 
 /// Depth of nested macro calls.
 const RECURSION: usize = 100;
@@ -168,7 +168,7 @@ impl ChatTemplate {
     fn markers(&self, tokenizer: Option<&Tokenizer>) -> Markers<'_> {
         let literals = self.looked_for.iter().map(String::as_str);
         Markers(match tokenizer {
-            Some(t) => literals.filter(|l| t.spells_special(l)).collect(),
+            Some(t) => literals.filter(|l| t.specials().any(|(s, _)| s == *l)).collect(),
             None => vec![],
         })
     }
@@ -189,7 +189,7 @@ impl ChatTemplate {
 impl TokenNames {
     /// The spellings that a tokenizer has for a program's tokens.
     pub fn of(metadata: &lapidary_program::Metadata, tokenizer: &Tokenizer) -> Self {
-        let name = |id: Option<u32>| id.and_then(|id| tokenizer.token(id));
+        let name = |id: Option<u32>| id.and_then(|id| tokenizer.token(id)).map(str::to_string);
         TokenNames {
             bos: name(metadata.bos_id),
             eos: name(metadata.eos_ids.first().copied()),

@@ -270,7 +270,7 @@ fn strftime(format: &str, now: SystemTime) -> String {
 
 /// Year, month and day of a day since 1970-01-01.
 fn date(days: u64) -> (u64, u64, u64) {
-    let leap = |y: u64| (y % 4 == 0 && y % 100 != 0) || y % 400 == 0;
+    let leap = |y: u64| (y.is_multiple_of(4) && !y.is_multiple_of(100)) || y.is_multiple_of(400);
     let mut rest = days % 146_097;
     let mut year = 1970 + days / 146_097 * 400;
     while rest >= 365 + u64::from(leap(year)) {

@@ -1,9 +1,26 @@
 //! Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
 
-/// The random word of one token at one position.
-pub(super) fn word(seed: u64, position: u32, id: u32) -> u32 {
-    let block = philox([id / 4, position, 0, 0], [seed as u32, (seed >> 32) as u32]);
-    block[(id % 4) as usize]
+/// The random words of all tokens at one position.
+pub(super) struct Words {
+    key: [u32; 2],
+    position: u32,
+    /// The block that was made last, and for which ids: neighbours share one.
+    block: (u32, [u32; 4]),
+}
+
+impl Words {
+    pub(super) fn new(seed: u64, position: u32) -> Self {
+        let key = [seed as u32, (seed >> 32) as u32];
+        Words { key, position, block: (0, philox([0, position, 0, 0], key)) }
+    }
+
+    /// The word of one token.
+    pub(super) fn get(&mut self, id: u32) -> u32 {
+        if self.block.0 != id / 4 {
+            self.block = (id / 4, philox([id / 4, self.position, 0, 0], self.key));
+        }
+        self.block.1[(id % 4) as usize]
+    }
 }
 
 fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
@@ -21,6 +38,16 @@ fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_do_not_depend_on_what_was_asked_before() {
+        let fresh = |id| Words::new(7, 3).get(id);
+        let mut words = Words::new(7, 3);
+        for id in [0, 1, 5, 4, 0, 262_143, 3] {
+            assert_eq!(words.get(id), fresh(id));
+        }
+        assert_eq!(fresh(5), philox([1, 3, 0, 0], [7, 0])[1]);
+    }
 
     /// From the known-answer file of the Random123 library.
     #[test]

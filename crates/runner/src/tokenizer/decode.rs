@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use tokenizers::models::bpe::Vocab;
 use tokenizers::{Decoder, DecoderWrapper};
 
-use super::Special;
+use super::added::AddedTokens;
+use super::vocab::Vocab;
 
 /// Turns tokens into text as they come.
 ///
@@ -36,8 +36,8 @@ pub(super) struct Pieces {
     /// Token `i` has `text[ends[i − 1]..ends[i]]`: its bytes, or its spelling under `joined`.
     text: Vec<u8>,
     ends: Vec<u32>,
-    /// By id; those above `ends` too.
-    specials: Vec<(u32, String)>,
+    /// In order.
+    specials: Vec<u32>,
     joined: Option<Option<DecoderWrapper>>,
 }
 
@@ -126,38 +126,25 @@ impl StreamDecoder {
 }
 
 impl Pieces {
-    pub(super) fn new(vocab: &Vocab, specials: &[Special], decoder: DecoderKind) -> Self {
-        let len = vocab.values().max().map_or(0, |m| *m as usize + 1);
-        let mut spelled: Vec<&str> = vec![""; len];
-        for (token, id) in vocab {
-            spelled[*id as usize] = token;
-        }
-        let mut text = Vec::with_capacity(spelled.iter().map(|s| s.len()).sum());
-        let mut ends = Vec::with_capacity(len);
-        let add = |token: &str, text: &mut Vec<u8>| match &decoder {
-            DecoderKind::Joined(_) => text.extend_from_slice(token.as_bytes()),
-            DecoderKind::Pieces { from, to } => {
-                let replaced = token.replace(from.as_str(), to);
-                match byte_token(&replaced) {
-                    Some(byte) => text.push(byte),
-                    None => text.extend_from_slice(replaced.as_bytes()),
-                }
+    pub(super) fn new(vocab: &Vocab, specials: &AddedTokens, decoder: DecoderKind) -> Self {
+        let mut text = Vec::new();
+        let mut ends = Vec::with_capacity(vocab.len() as usize);
+        for id in 0..vocab.len() {
+            match &decoder {
+                DecoderKind::Joined(_) => text.extend_from_slice(vocab.get(id).as_bytes()),
+                DecoderKind::Pieces { from, to } => push_piece(vocab.get(id), from, to, &mut text),
             }
-        };
-        for token in spelled {
-            add(token, &mut text);
             ends.push(text.len() as u32);
         }
-        let specials = specials.iter().map(|s| (s.id, s.content.clone())).collect();
         let joined = match decoder {
             DecoderKind::Pieces { .. } => None,
             DecoderKind::Joined(d) => Some(d),
         };
-        Pieces { text, ends, specials, joined }
+        Pieces { text, ends, specials: specials.tokens().iter().map(|t| t.id).collect(), joined }
     }
 
     fn is_special(&self, id: u32) -> bool {
-        self.specials.binary_search_by_key(&id, |s| s.0).is_ok()
+        self.specials.binary_search(&id).is_ok()
     }
 
     /// Nothing for an id that does not exist.
@@ -181,8 +168,22 @@ impl Pieces {
     }
 }
 
+/// Appends what a token stands for: `from` replaced by `to`, or one byte.
+fn push_piece(token: &str, from: &str, to: &str, text: &mut Vec<u8>) {
+    if let Some(byte) = byte_token(token) {
+        text.push(byte);
+        return;
+    }
+    for (i, part) in token.split(from).enumerate() {
+        if i > 0 {
+            text.extend_from_slice(to.as_bytes());
+        }
+        text.extend_from_slice(part.as_bytes());
+    }
+}
+
 /// `<0x0A>` is a byte.
-fn byte_token(token: &str) -> Option<u8> {
+pub(super) fn byte_token(token: &str) -> Option<u8> {
     let hex = token.strip_prefix("<0x")?.strip_suffix('>')?;
     if hex.len() == 2 { u8::from_str_radix(hex, 16).ok() } else { None }
 }

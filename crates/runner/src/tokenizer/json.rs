@@ -1,19 +1,19 @@
 //! `tokenizer.json`, read once, checked, and taken apart.
 
-use std::collections::HashSet;
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use serde::de::{Deserializer, SeqAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, de};
 use serde_json::Value;
-use tokenizers::models::bpe::{BPE, Merges, Vocab};
-use tokenizers::{
-    AddedToken, DecoderWrapper, NormalizerWrapper, PreTokenizerWrapper, Tokenizer as Plain,
-};
+use tokenizers::{DecoderWrapper, NormalizerWrapper, PreTokenizerWrapper};
 
-use super::Special;
-use super::decode::{DecoderKind, Pieces};
+use super::added::Added;
+use super::bpe::{Bpe, BpeOptions};
+use super::decode::DecoderKind;
+use super::vocab::Vocab;
 use crate::error::{Error, Result};
 
 /// The largest file that is read; the largest published one has 33 MiB.
@@ -22,15 +22,21 @@ const MAX_BYTES: usize = 128 << 20;
 /// The longest token, in bytes; real ones have less than a hundred.
 const MAX_TOKEN_BYTES: usize = 4096;
 
-/// The most special tokens; real files have some dozens up to some thousands.
+/// Ids are below this; the largest vocabularies have some 2¹⁸ tokens.
+const MAX_ID: u32 = 1 << 22;
+
+/// The most special tokens, and how far above the model's rows their ids may be.
 const MAX_SPECIALS: u32 = 65_536;
 
 /// A `tokenizer.json` taken apart.
 pub(super) struct Parts {
-    pub(super) plain: Plain,
-    /// By id.
-    pub(super) specials: Vec<Special>,
-    pub(super) pieces: Pieces,
+    pub(super) vocab: Vocab,
+    pub(super) bpe: Bpe,
+    pub(super) normalizer: Option<NormalizerWrapper>,
+    pub(super) pre_tokenizer: Option<PreTokenizerWrapper>,
+    pub(super) decoder: DecoderKind,
+    pub(super) ordinary: Vec<Added>,
+    pub(super) specials: Vec<Added>,
     pub(super) unk_id: Option<u32>,
 }
 
@@ -39,40 +45,75 @@ pub(super) fn read(bytes: &[u8], vocab_size: u32) -> Result<Parts> {
     if bytes.len() > MAX_BYTES {
         return Err(invalid(format!("{} bytes, the limit is {MAX_BYTES}", bytes.len())));
     }
-    let file: File = serde_json::from_slice(bytes).map_err(|e| invalid(e.to_string()))?;
-    let File { added_tokens, normalizer, pre_tokenizer, decoder, mut model } = file;
-    place_added(&added_tokens, &mut model.vocab)?;
-    check_ids(&model.vocab, &added_tokens, vocab_size)?;
+    let file: File<'_> = serde_json::from_slice(bytes).map_err(|e| invalid(e.to_string()))?;
+    let File { added_tokens, normalizer, pre_tokenizer, decoder, model } = file;
     check_model(&model)?;
-    let unk_id = model.unk_token.as_ref().and_then(|t| model.vocab.get(t).copied());
-    let (specials, ordinary): (Vec<Added>, Vec<Added>) =
-        added_tokens.into_iter().partition(|t| t.special);
-    let specials = take_specials(specials)?;
-    // The library that reads the parts was written for trusted files.
-    let built = catch_unwind(AssertUnwindSafe(|| -> Result<_> {
-        let kind = decoder_kind(&decoder).map_err(|e| invalid(format!("decoder: {e}")))?;
-        let pieces = Pieces::new(&model.vocab, &specials, kind);
-        Ok((build(model, &normalizer, &pre_tokenizer, ordinary)?, pieces))
+    let mut ids: HashMap<&str, u32> = HashMap::with_capacity(model.vocab.0.len());
+    for (token, id) in &model.vocab.0 {
+        ids.insert(token, *id);
+    }
+    for token in &added_tokens {
+        place(token, &mut ids)?;
+    }
+    let n_specials = added_tokens.iter().filter(|t| t.special).count();
+    if u32::try_from(n_specials).map_or(true, |n| n > MAX_SPECIALS) {
+        return Err(invalid(format!("{n_specials} special tokens, the limit is {MAX_SPECIALS}")));
+    }
+    let vocab = spellings(&ids, &added_tokens, vocab_size)?;
+    let merges = merge_ids(&model.merges.0, &ids)?;
+    let unk_id = match &model.unk_token {
+        None => None,
+        Some(unk) => Some(*ids.get(unk.as_str()).ok_or_else(|| {
+            invalid(format!("the unknown token `{unk}` is not in the vocabulary"))
+        })?),
+    };
+    let options = BpeOptions {
+        unk: unk_id,
+        fuse_unk: model.fuse_unk,
+        byte_fallback: model.byte_fallback,
+        ignore_merges: model.ignore_merges,
+    };
+    let bpe = Bpe::new(&vocab, &merges, options);
+    // The library that reads these parts was written for trusted files.
+    let parts = catch_unwind(AssertUnwindSafe(|| -> Result<_> {
+        Ok((
+            part("normalizer", &normalizer)?,
+            part("pre_tokenizer", &pre_tokenizer)?,
+            decoder_kind(&decoder)?,
+        ))
     }));
-    let (plain, pieces) = built.map_err(|_| invalid("a part of it can't be used"))??;
-    Ok(Parts { plain, specials, pieces, unk_id })
+    let (normalizer, pre_tokenizer, decoder) =
+        parts.map_err(|_| invalid("a part of it can't be used"))??;
+    let (specials, ordinary): (Vec<_>, Vec<_>) = added_tokens.into_iter().partition(|t| t.special);
+    let take = |tokens: Vec<AddedEntry>| tokens.into_iter().map(AddedEntry::take).collect();
+    Ok(Parts {
+        vocab,
+        bpe,
+        normalizer,
+        pre_tokenizer,
+        decoder,
+        ordinary: take(ordinary),
+        specials: take(specials),
+        unk_id,
+    })
 }
 
 #[derive(Deserialize)]
-struct File {
+struct File<'a> {
     #[serde(default)]
-    added_tokens: Vec<Added>,
+    added_tokens: Vec<AddedEntry>,
     #[serde(default)]
     normalizer: Value,
     #[serde(default)]
     pre_tokenizer: Value,
     #[serde(default)]
     decoder: Value,
-    model: Model,
+    #[serde(borrow)]
+    model: Model<'a>,
 }
 
 #[derive(Deserialize)]
-struct Added {
+struct AddedEntry {
     id: u32,
     content: String,
     #[serde(default)]
@@ -82,13 +123,11 @@ struct Added {
     #[serde(default)]
     rstrip: bool,
     #[serde(default)]
-    normalized: bool,
-    #[serde(default)]
     special: bool,
 }
 
 #[derive(Deserialize)]
-struct Model {
+struct Model<'a> {
     #[serde(rename = "type", default)]
     kind: Option<String>,
     #[serde(default)]
@@ -103,218 +142,259 @@ struct Model {
     byte_fallback: bool,
     #[serde(default)]
     ignore_merges: bool,
-    vocab: Vocab,
-    #[serde(deserialize_with = "merges")]
-    merges: Merges,
+    #[serde(borrow)]
+    vocab: VocabEntries<'a>,
+    #[serde(borrow)]
+    merges: MergeEntries<'a>,
 }
 
-/// Gives every added token its declared id in the vocabulary, so that taking the special ones out
-/// can't renumber the others.
-fn place_added(added: &[Added], vocab: &mut Vocab) -> Result<()> {
-    for token in added {
-        if token.content.is_empty() {
-            return Err(invalid(format!("added token {} is empty", token.id)));
-        }
-        let have = *vocab.entry(token.content.clone()).or_insert(token.id);
-        if have != token.id {
-            return Err(invalid(format!(
-                "token `{}` has two ids, {have} and {}",
-                token.content, token.id
-            )));
-        }
-    }
-    Ok(())
-}
+/// Tokens and ids as they stand in the file.
+struct VocabEntries<'a>(Vec<(Cow<'a, str>, u32)>);
 
-fn check_ids(vocab: &Vocab, added: &[Added], vocab_size: u32) -> Result<()> {
-    let specials: HashSet<&str> =
-        added.iter().filter(|t| t.special).map(|t| t.content.as_str()).collect();
-    let mut ids: Vec<u32> = Vec::with_capacity(vocab.len());
-    for (token, id) in vocab {
-        if token.len() > MAX_TOKEN_BYTES {
-            return Err(invalid(format!(
-                "token {id} has {} bytes, the limit is {MAX_TOKEN_BYTES}",
-                token.len()
-            )));
-        }
-        // A special token that the program has no row for is refused only when it is used.
-        let above = id.saturating_sub(vocab_size);
-        let spare = specials.contains(token.as_str()) && above < MAX_SPECIALS;
-        if *id >= vocab_size && !spare {
-            return Err(invalid(format!(
-                "token `{token}` has id {id}, and the model has {vocab_size} rows"
-            )));
-        }
-        ids.push(*id);
-    }
-    ids.sort_unstable();
-    match ids.iter().zip(ids.iter().skip(1)).find(|(a, b)| a == b) {
-        Some((id, _)) => Err(invalid(format!("two tokens have id {id}"))),
-        None => Ok(()),
+/// Merges as they stand in the file: `["a", "b"]` or, in older files, `"a b"`.
+struct MergeEntries<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl AddedEntry {
+    fn take(self) -> Added {
+        Added { id: self.id, content: self.content, lstrip: self.lstrip, rstrip: self.rstrip }
     }
 }
 
-/// Checks what the BPE builder would otherwise panic on, and says which merge it is.
-fn check_model(model: &Model) -> Result<()> {
+fn check_model(model: &Model<'_>) -> Result<()> {
     match model.kind.as_deref() {
         None | Some("BPE") => {}
         Some(other) => {
             return Err(invalid(format!("model type `{other}` is not supported; BPE is")));
         }
     }
-    if let Some(unk) = &model.unk_token
-        && !model.vocab.contains_key(unk)
-    {
-        return Err(invalid(format!("the unknown token `{unk}` is not in the vocabulary")));
+    let affixes = [&model.continuing_subword_prefix, &model.end_of_word_suffix];
+    match affixes.into_iter().flatten().find(|s| !s.is_empty()) {
+        Some(affix) => {
+            Err(invalid(format!("the affix `{affix}` on parts of words is not supported")))
+        }
+        None => Ok(()),
     }
-    let prefix = model.continuing_subword_prefix.as_deref().unwrap_or("");
-    let mut joined = String::new();
-    for (rank, (a, b)) in model.merges.iter().enumerate() {
-        let tail = b.strip_prefix(prefix);
-        joined.clear();
-        joined.push_str(a);
-        joined.push_str(tail.unwrap_or(""));
-        let known = |t: &str| model.vocab.contains_key(t);
-        if tail.is_none() || !known(a) || !known(b) || !known(&joined) {
-            return Err(invalid(format!("merge {rank} (`{a}` `{b}`) is not of the vocabulary")));
+}
+
+/// Gives an added token its declared id, whether the model has it in its vocabulary or not.
+fn place<'a>(token: &'a AddedEntry, ids: &mut HashMap<&'a str, u32>) -> Result<()> {
+    let AddedEntry { id, content, .. } = token;
+    if content.is_empty() {
+        return Err(invalid(format!("added token {id} is empty")));
+    }
+    if token.single_word {
+        return Err(invalid(format!("added token `{content}` uses `single_word`")));
+    }
+    match *ids.entry(content).or_insert(*id) {
+        have if have == *id => Ok(()),
+        have => Err(invalid(format!("token `{content}` has two ids, {have} and {id}"))),
+    }
+}
+
+/// Spellings by id. Every id is below `vocab_size`, but for special tokens that the program has no
+/// row for; using those is refused later.
+fn spellings(ids: &HashMap<&str, u32>, added: &[AddedEntry], vocab_size: u32) -> Result<Vocab> {
+    if let Some((token, id)) = ids.iter().find(|(_, id)| **id >= MAX_ID) {
+        return Err(invalid(format!("token `{token}` has id {id}, the limit is {MAX_ID}")));
+    }
+    let mut by_id: Vec<&str> = Vec::new();
+    let highest = ids.values().copied().filter(|id| *id < vocab_size).max();
+    by_id.resize(highest.map_or(0, length), "");
+    let mut above: HashMap<u32, &str> = HashMap::new();
+    for token in added.iter().filter(|t| t.special && t.id >= vocab_size) {
+        if token.id.saturating_sub(vocab_size) < MAX_SPECIALS {
+            above.insert(token.id, &token.content);
         }
     }
-    Ok(())
+    for (token, id) in ids {
+        if token.is_empty() {
+            return Err(invalid(format!("token {id} is empty")));
+        }
+        if token.len() > MAX_TOKEN_BYTES {
+            let n = token.len();
+            return Err(invalid(format!(
+                "token {id} has {n} bytes, the limit is {MAX_TOKEN_BYTES}"
+            )));
+        }
+        match by_id.get_mut(length(*id).saturating_sub(1)) {
+            Some(spelling) if spelling.is_empty() => *spelling = token,
+            Some(other) => {
+                return Err(invalid(format!("tokens `{token}` and `{other}` have id {id}")));
+            }
+            None if above.get(id) == Some(token) => {}
+            None => {
+                return Err(invalid(format!(
+                    "token `{token}` has id {id}, and the model has {vocab_size} rows"
+                )));
+            }
+        }
+    }
+    if let Some(last) = above.keys().max() {
+        by_id.resize(length(*last), "");
+    }
+    for (id, token) in above {
+        if let Some(spelling) = by_id.get_mut(length(id).saturating_sub(1)) {
+            *spelling = token;
+        }
+    }
+    Ok(Vocab::new(by_id.into_iter()))
 }
 
-fn take_specials(added: Vec<Added>) -> Result<Vec<Special>> {
-    if u32::try_from(added.len()).is_ok_and(|n| n > MAX_SPECIALS) {
-        return Err(invalid(format!(
-            "{} special tokens, the limit is {MAX_SPECIALS}",
-            added.len()
-        )));
-    }
-    if let Some(t) = added.iter().find(|t| t.single_word) {
-        return Err(invalid(format!("special token `{}` uses `single_word`", t.content)));
-    }
-    let mut specials: Vec<Special> = added
-        .into_iter()
-        .map(|t| Special { id: t.id, content: t.content, lstrip: t.lstrip, rstrip: t.rstrip })
-        .collect();
-    specials.sort_by_key(|s| s.id);
-    specials.dedup_by_key(|s| s.id);
-    Ok(specials)
+/// The length of a table whose last entry is `id`.
+fn length(id: u32) -> usize {
+    usize::try_from(id).unwrap_or(usize::MAX).saturating_add(1)
 }
 
-fn build(
-    model: Model,
-    normalizer: &Value,
-    pre_tokenizer: &Value,
-    ordinary: Vec<Added>,
-) -> Result<Plain> {
-    let part = |name: &str, e: &dyn fmt::Display| invalid(format!("{name}: {e}"));
-    let mut builder = BPE::builder()
-        .vocab_and_merges(model.vocab, model.merges)
-        // Its cache is by word; text is one long word here, and a cache would only keep it alive.
-        .cache_capacity(0)
-        .fuse_unk(model.fuse_unk)
-        .byte_fallback(model.byte_fallback)
-        .ignore_merges(model.ignore_merges);
-    if let Some(unk) = model.unk_token {
-        builder = builder.unk_token(unk);
+/// Merges as ids: left, right, and what they become.
+fn merge_ids(
+    merges: &[(Cow<'_, str>, Cow<'_, str>)],
+    ids: &HashMap<&str, u32>,
+) -> Result<Vec<(u32, u32, u32)>> {
+    let mut joined = String::new();
+    let mut found = Vec::with_capacity(merges.len());
+    for (rank, (left, right)) in merges.iter().enumerate() {
+        joined.clear();
+        joined.push_str(left);
+        joined.push_str(right);
+        let all = [left.as_ref(), right.as_ref(), joined.as_str()].map(|t| ids.get(t).copied());
+        let [Some(a), Some(b), Some(into)] = all else {
+            return Err(invalid(format!(
+                "merge {rank} (`{left}` `{right}`) is not of the vocabulary"
+            )));
+        };
+        found.push((a, b, into));
     }
-    if let Some(prefix) = model.continuing_subword_prefix.filter(|p| !p.is_empty()) {
-        builder = builder.continuing_subword_prefix(prefix);
+    Ok(found)
+}
+
+fn part<'de, T: Deserialize<'de>>(name: &str, value: &'de Value) -> Result<Option<T>> {
+    match value {
+        Value::Null => Ok(None),
+        value => T::deserialize(value).map(Some).map_err(|e| invalid(format!("{name}: {e}"))),
     }
-    if let Some(suffix) = model.end_of_word_suffix.filter(|s| !s.is_empty()) {
-        builder = builder.end_of_word_suffix(suffix);
-    }
-    let mut plain = Plain::new(builder.build().map_err(|e| part("model", &e))?);
-    if !normalizer.is_null() {
-        let n = NormalizerWrapper::deserialize(normalizer).map_err(|e| part("normalizer", &e))?;
-        plain.with_normalizer(Some(n)).map_err(|e| part("normalizer", &e))?;
-    }
-    if !pre_tokenizer.is_null() {
-        let p = PreTokenizerWrapper::deserialize(pre_tokenizer)
-            .map_err(|e| part("pre_tokenizer", &e))?;
-        plain.with_pre_tokenizer(Some(p));
-    }
-    plain
-        .add_tokens(ordinary.into_iter().map(|t| AddedToken {
-            content: t.content,
-            single_word: t.single_word,
-            lstrip: t.lstrip,
-            rstrip: t.rstrip,
-            normalized: t.normalized,
-            special: false,
-        }))
-        .map_err(|e| part("added_tokens", &e))?;
-    Ok(plain)
 }
 
 /// Recognises `Sequence[Replace, ByteFallback, Fuse]`, which maps each token to its bytes
 /// independently; anything else is left to the library.
-fn decoder_kind(decoder: &Value) -> std::result::Result<DecoderKind, serde_json::Error> {
-    if decoder.is_null() {
-        return Ok(DecoderKind::Joined(None));
-    }
-    let kind = |v: &Value| v.get("type").and_then(Value::as_str).map(str::to_owned);
+fn decoder_kind(decoder: &Value) -> Result<DecoderKind> {
+    let is = |v: &Value, kind: &str| v.get("type").and_then(Value::as_str) == Some(kind);
     let steps = decoder.get("decoders").and_then(Value::as_array);
     if let Some([replace, bytes, fuse]) = steps.map(Vec::as_slice)
-        && kind(decoder).as_deref() == Some("Sequence")
-        && kind(replace).as_deref() == Some("Replace")
-        && kind(bytes).as_deref() == Some("ByteFallback")
-        && kind(fuse).as_deref() == Some("Fuse")
+        && is(decoder, "Sequence")
+        && is(replace, "Replace")
+        && is(bytes, "ByteFallback")
+        && is(fuse, "Fuse")
         && let Some(from) = replace.pointer("/pattern/String").and_then(Value::as_str)
         && let Some(to) = replace.get("content").and_then(Value::as_str)
         && !from.is_empty()
-        && to.len() <= from.len().saturating_mul(4)
+        && to.len() <= from.len()
     {
         return Ok(DecoderKind::Pieces { from: from.to_owned(), to: to.to_owned() });
     }
-    Ok(DecoderKind::Joined(Some(DecoderWrapper::deserialize(decoder)?)))
+    Ok(DecoderKind::Joined(part::<DecoderWrapper>("decoder", decoder)?))
 }
 
-/// Merges as `["a", "b"]` or, in older files, `"a b"`.
-fn merges<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Merges, D::Error> {
-    struct All;
-    struct One((String, String));
-    struct OneVisitor;
+impl<'de: 'a, 'a> Deserialize<'de> for VocabEntries<'a> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Vec<(Cow<'de, str>, u32)>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map from tokens to ids")
+            }
+            fn visit_map<A: MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> std::result::Result<Self::Value, A::Error> {
+                let mut entries = Vec::new();
+                while let Some((Text(token), id)) = map.next_entry()? {
+                    entries.push((token, id));
+                }
+                Ok(entries)
+            }
+        }
+        d.deserialize_map(Entries).map(VocabEntries)
+    }
+}
 
-    impl<'de> Visitor<'de> for OneVisitor {
-        type Value = One;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a merge: two strings")
-        }
-        fn visit_str<E: de::Error>(self, s: &str) -> std::result::Result<One, E> {
-            match s.split_once(' ') {
-                Some((a, b)) if !b.contains(' ') => Ok(One((a.to_owned(), b.to_owned()))),
-                _ => Err(E::invalid_value(de::Unexpected::Str(s), &self)),
+impl<'de: 'a, 'a> Deserialize<'de> for MergeEntries<'a> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Vec<(Cow<'de, str>, Cow<'de, str>)>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of merges")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(
+                self,
+                mut list: A,
+            ) -> std::result::Result<Self::Value, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(Merge(left, right)) = list.next_element()? {
+                    entries.push((left, right));
+                }
+                Ok(entries)
             }
         }
-        fn visit_seq<A: SeqAccess<'de>>(self, mut s: A) -> std::result::Result<One, A::Error> {
-            let a = s.next_element()?.ok_or_else(|| de::Error::invalid_length(0, &self))?;
-            let b = s.next_element()?.ok_or_else(|| de::Error::invalid_length(1, &self))?;
-            match s.next_element::<de::IgnoredAny>()? {
-                None => Ok(One((a, b))),
-                Some(_) => Err(de::Error::invalid_length(3, &self)),
+        d.deserialize_seq(Entries).map(MergeEntries)
+    }
+}
+
+/// A string that is borrowed from the file where it stands there as it is.
+struct Text<'a>(Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Text<'de> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        struct Str;
+        impl<'de> Visitor<'de> for Str {
+            type Value = Text<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a token")
+            }
+            fn visit_borrowed_str<E>(self, s: &'de str) -> std::result::Result<Text<'de>, E> {
+                Ok(Text(Cow::Borrowed(s)))
+            }
+            fn visit_str<E>(self, s: &str) -> std::result::Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(s.to_owned())))
             }
         }
+        d.deserialize_str(Str)
     }
-    impl<'de> Deserialize<'de> for One {
-        fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
-            d.deserialize_any(OneVisitor)
-        }
-    }
-    impl<'de> Visitor<'de> for All {
-        type Value = Merges;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a list of merges")
-        }
-        fn visit_seq<A: SeqAccess<'de>>(self, mut s: A) -> std::result::Result<Merges, A::Error> {
-            let mut merges = Merges::new();
-            while let Some(One(merge)) = s.next_element()? {
-                merges.push(merge);
+}
+
+struct Merge<'a>(Cow<'a, str>, Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Merge<'de> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        struct Pair;
+        impl<'de> Visitor<'de> for Pair {
+            type Value = Merge<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a merge: two tokens")
             }
-            Ok(merges)
+            fn visit_str<E: de::Error>(self, s: &str) -> std::result::Result<Merge<'de>, E> {
+                match s.split_once(' ') {
+                    Some((a, b)) if !b.contains(' ') => {
+                        Ok(Merge(Cow::Owned(a.to_owned()), Cow::Owned(b.to_owned())))
+                    }
+                    _ => Err(E::invalid_value(de::Unexpected::Str(s), &self)),
+                }
+            }
+            fn visit_seq<A: SeqAccess<'de>>(
+                self,
+                mut list: A,
+            ) -> std::result::Result<Merge<'de>, A::Error> {
+                let short = |n| de::Error::invalid_length(n, &Pair);
+                let Text(a) = list.next_element()?.ok_or_else(|| short(0))?;
+                let Text(b) = list.next_element()?.ok_or_else(|| short(1))?;
+                match list.next_element::<de::IgnoredAny>()? {
+                    None => Ok(Merge(a, b)),
+                    Some(_) => Err(short(3)),
+                }
+            }
         }
+        d.deserialize_any(Pair)
     }
-    deserializer.deserialize_seq(All)
 }
 
 fn invalid(what: impl Into<String>) -> Error {

@@ -1,10 +1,12 @@
 //! Text to tokens and back, over the tokenizer that the program carries.
 //!
-//! Special tokens are kept apart from the tokenizer proper, which never sees them. So user text
-//! that looks like a control token is ordinary text in every path; only
-//! [`Tokenizer::encode_template`] turns special text into control tokens, and chat rendering
-//! [guards](crate::Guard) user content before it gets there.
+//! Special tokens are kept apart from the rest. So user text that looks like a control token is
+//! ordinary text in every path; only [`Tokenizer::encode_template`] turns special text into control
+//! tokens, and [chat rendering](crate::ChatTemplate::render) guards user content before it gets
+//! there.
 
+mod added;
+mod bpe;
 mod decode;
 #[deny(
     clippy::unwrap_used,
@@ -15,36 +17,36 @@ mod decode;
     clippy::as_conversions
 )]
 mod json;
+mod vocab;
 
 use std::sync::Arc;
 
-use aho_corasick::AhoCorasick;
+use tokenizers::{
+    NormalizedString, Normalizer, NormalizerWrapper, OffsetReferential, OffsetType,
+    PreTokenizedString, PreTokenizer, PreTokenizerWrapper,
+};
 
 pub use decode::StreamDecoder;
 
 use crate::error::{Error, Result};
+use added::{AddedTokens, Segment};
+use bpe::Bpe;
 use decode::Pieces;
+use vocab::Vocab;
 
 /// A program's tokenizer.
 pub struct Tokenizer {
-    /// Knows the vocabulary, the merges and the ordinary added tokens, but no special token.
-    plain: tokenizers::Tokenizer,
-    /// By id.
-    specials: Vec<Special>,
-    /// Over the contents of `specials`, leftmost-longest; `None` if there are none.
-    matcher: Option<AhoCorasick>,
+    vocab: Vocab,
+    bpe: Bpe,
+    normalizer: Option<NormalizerWrapper>,
+    pre_tokenizer: Option<PreTokenizerWrapper>,
+    /// Added tokens that are part of ordinary text, such as runs of newlines.
+    ordinary: AddedTokens,
+    /// Control tokens.
+    specials: AddedTokens,
     pieces: Arc<Pieces>,
     unk_id: Option<u32>,
     vocab_size: u32,
-}
-
-/// A special added token.
-#[derive(Clone, Debug)]
-struct Special {
-    id: u32,
-    content: String,
-    lstrip: bool,
-    rstrip: bool,
 }
 
 impl Tokenizer {
@@ -55,20 +57,16 @@ impl Tokenizer {
     /// it is an error only when a template uses it.
     pub fn from_json(bytes: &[u8], vocab_size: u32) -> Result<Self> {
         let parts = json::read(bytes, vocab_size)?;
-        let contents = parts.specials.iter().map(|s| s.content.as_bytes());
-        let matcher = (!parts.specials.is_empty())
-            .then(|| {
-                AhoCorasick::builder()
-                    .match_kind(aho_corasick::MatchKind::LeftmostLongest)
-                    .build(contents)
-                    .map_err(|e| Error::Tokenizer(e.to_string()))
-            })
-            .transpose()?;
+        let specials = AddedTokens::new(parts.specials)?;
+        let pieces = Arc::new(Pieces::new(&parts.vocab, &specials, parts.decoder));
         Ok(Tokenizer {
-            plain: parts.plain,
-            specials: parts.specials,
-            matcher,
-            pieces: Arc::new(parts.pieces),
+            vocab: parts.vocab,
+            bpe: parts.bpe,
+            normalizer: parts.normalizer,
+            pre_tokenizer: parts.pre_tokenizer,
+            ordinary: AddedTokens::new(parts.ordinary)?,
+            specials,
+            pieces,
             unk_id: parts.unk_id,
             vocab_size,
         })
@@ -86,26 +84,19 @@ impl Tokenizer {
     /// stands in is plain text.
     pub fn encode_template(&self, rendered: &str, guard: Option<char>) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
-        let mut rest = 0;
-        let mut strip_left = false;
-        let plain = |text: &str, left: bool, right: bool, ids: &mut Vec<u32>| {
-            let text = if left { text.trim_start() } else { text };
-            let text = if right { text.trim_end() } else { text };
-            match guard {
-                Some(g) if text.contains(g) => self.encode_plain(&text.replace(g, ""), ids),
-                _ => self.encode_plain(text, ids),
+        self.specials.split(rendered, |segment| match segment {
+            Segment::Text(text) => match guard {
+                Some(g) if text.contains(g) => self.encode_plain(&text.replace(g, ""), &mut ids),
+                _ => self.encode_plain(text, &mut ids),
+            },
+            Segment::Token(token) if token.id >= self.vocab_size => {
+                Err(Error::TokenId { id: token.id, vocab_size: self.vocab_size })
             }
-        };
-        for found in self.matcher.iter().flat_map(|m| m.find_iter(rendered)) {
-            let special = &self.specials[found.pattern().as_usize()];
-            plain(&rendered[rest..found.start()], strip_left, special.lstrip, &mut ids)?;
-            if special.id >= self.vocab_size {
-                return Err(Error::TokenId { id: special.id, vocab_size: self.vocab_size });
+            Segment::Token(token) => {
+                ids.push(token.id);
+                Ok(())
             }
-            ids.push(special.id);
-            (rest, strip_left) = (found.end(), special.rstrip);
-        }
-        plain(&rendered[rest..], strip_left, false, &mut ids)?;
+        })?;
         Ok(ids)
     }
 
@@ -126,29 +117,23 @@ impl Tokenizer {
     }
 
     /// The token's own spelling (`▁the`, `<0x0A>`, `<bos>`), if there is such a token.
-    pub fn token(&self, id: u32) -> Option<String> {
-        match self.specials.binary_search_by_key(&id, |s| s.id) {
-            Ok(i) => Some(self.specials[i].content.clone()),
-            Err(_) => self.plain.id_to_token(id),
-        }
+    pub fn token(&self, id: u32) -> Option<&str> {
+        Some(self.vocab.get(id)).filter(|t| !t.is_empty())
     }
 
-    /// The id of a token by its own spelling.
+    /// The id of a token by its own spelling. Looks at all tokens: not for loops.
     pub fn id(&self, token: &str) -> Option<u32> {
-        match self.specials.iter().find(|s| s.content == token) {
-            Some(s) => Some(s.id),
-            None => self.plain.token_to_id(token),
-        }
+        self.vocab.find(token)
     }
 
     /// Whether the token is special: control, not text.
     pub fn is_special(&self, id: u32) -> bool {
-        self.specials.binary_search_by_key(&id, |s| s.id).is_ok()
+        self.specials.get(id).is_some()
     }
 
     /// Spellings and ids of all special tokens, by id.
     pub fn specials(&self) -> impl Iterator<Item = (&str, u32)> {
-        self.specials.iter().map(|s| (s.content.as_str(), s.id))
+        self.specials.tokens().iter().map(|s| (s.content.as_str(), s.id))
     }
 
     /// The token for what the vocabulary can't spell.
@@ -156,42 +141,64 @@ impl Tokenizer {
         self.unk_id
     }
 
-    /// Whether `text` is exactly a special token's.
-    pub(crate) fn spells_special(&self, text: &str) -> bool {
-        self.specials.iter().any(|s| s.content == text)
-    }
-
     /// The first place from byte `from` on where `text` spells a special token.
     pub(crate) fn find_special(&self, text: &str, from: usize) -> Option<usize> {
-        let input = aho_corasick::Input::new(text).range(from..);
-        self.matcher.as_ref()?.find(input).map(|m| m.start())
+        self.specials.find(text, from)
     }
 
     fn encode_plain(&self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
-        if text.is_empty() {
+        self.ordinary.split(text, |segment| match segment {
+            Segment::Text(text) => self.encode_words(text, ids),
+            Segment::Token(token) => {
+                ids.push(token.id);
+                Ok(())
+            }
+        })
+    }
+
+    /// Normalises, splits into words, and merges each.
+    fn encode_words(&self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
+        let failed = |e| Error::Tokenizer(format!("it can't encode this text: {e}"));
+        let mut normalized = NormalizedString::from(text);
+        if let Some(normalizer) = &self.normalizer {
+            normalizer.normalize(&mut normalized).map_err(failed)?;
+        }
+        let from = ids.len();
+        match &self.pre_tokenizer {
+            None => self.bpe.encode(normalized.get(), &self.vocab, ids),
+            Some(pre_tokenizer) => {
+                let mut words = PreTokenizedString::from(normalized);
+                pre_tokenizer.pre_tokenize(&mut words).map_err(failed)?;
+                for (word, ..) in words.get_splits(OffsetReferential::Normalized, OffsetType::None)
+                {
+                    self.bpe.encode(word, &self.vocab, ids);
+                }
+            }
+        }
+        self.break_up_specials(from, ids)
+    }
+
+    /// Merges can spell a special token in some vocabularies; spelled by plain text it is plain
+    /// text, so it is taken apart again.
+    fn break_up_specials(&self, from: usize, ids: &mut Vec<u32>) -> Result<()> {
+        let spelled = |id: u32| self.is_special(id) && Some(id) != self.unk_id;
+        if !ids[from..].iter().any(|id| spelled(*id)) {
             return Ok(());
         }
-        let encoding = self
-            .plain
-            .encode_fast(text, false)
-            .map_err(|e| Error::Tokenizer(format!("it can't encode this text: {e}")))?;
-        for &id in encoding.get_ids() {
-            match self.specials.binary_search_by_key(&id, |s| s.id) {
-                // Merges can spell a special token in some vocabularies; spelled by plain text it
-                // is plain text, so it is taken apart again.
-                Ok(i) if Some(id) != self.unk_id => {
-                    let content = &self.specials[i].content;
-                    let first = content.chars().next().map_or(0, char::len_utf8);
-                    if first == content.len() {
-                        return Err(Error::Tokenizer(format!(
-                            "special token {id} can't be told from the text `{content}`"
-                        )));
-                    }
-                    self.encode_plain(&content[..first], ids)?;
-                    self.encode_plain(&content[first..], ids)?;
-                }
-                _ => ids.push(id),
+        for id in ids.split_off(from) {
+            let Some(special) = self.specials.get(id).filter(|_| spelled(id)) else {
+                ids.push(id);
+                continue;
+            };
+            let content = special.content.as_str();
+            let first = content.chars().next().map_or(0, char::len_utf8);
+            if first == content.len() {
+                return Err(Error::Tokenizer(format!(
+                    "special token {id} can't be told from the text `{content}`"
+                )));
             }
+            self.encode_words(&content[..first], ids)?;
+            self.encode_words(&content[first..], ids)?;
         }
         Ok(())
     }

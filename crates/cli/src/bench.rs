@@ -1,0 +1,186 @@
+//! `lapidary bench`.
+
+use std::io::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use lapidary_gemma::RELEASED;
+use lapidary_program::{FileBytes, Program};
+use lapidary_quantise::synthetic;
+use lapidary_runner::{BenchTest, Runner, bench_once, peak_memory_bytes};
+use serde_json::{Value, json};
+
+use crate::args::BenchArgs;
+use crate::exit::Usage;
+use crate::export::recipe_of;
+use crate::model::{self, Wanted};
+use crate::tell::tell;
+
+/// Measures a model, or the shape of one.
+pub fn run(args: &BenchArgs) -> Result<()> {
+    let program = subject(args)?;
+    let tests = tests(args);
+    let context = tests.iter().map(BenchTest::context).max().unwrap_or(1);
+    // One position more: the token behind the last one that is generated has to fit, too.
+    let context = u32::try_from(context + 1).unwrap_or(u32::MAX);
+    let facts = Facts::of(&program);
+    let wanted = Wanted { context, chunk: args.chunk, say: false };
+    let loaded = model::load(program, &args.device, &wanted)?;
+    let mut runner = Runner::with_parts(loaded.engine, None, None)?;
+    let load_s = loaded.took.as_secs_f64();
+
+    let mut rows: Vec<Value> = Vec::new();
+    for test in &tests {
+        // The first run warms caches and pages; it is not counted.
+        bench_once(&mut runner, *test)?;
+        let mut seconds = Vec::new();
+        for _ in 0..args.repetitions.max(1) {
+            seconds.push(bench_once(&mut runner, *test)?);
+        }
+        rows.push(row(args, *test, &seconds, &facts, &runner, load_s));
+        tell(format_args!("note: {} done", test.name()));
+    }
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &rows).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        write!(out, "{}", table(&rows))?;
+    }
+    Ok(out.flush()?)
+}
+
+/// A model from its files, or a released shape with random weights.
+fn subject(args: &BenchArgs) -> Result<Program> {
+    let program = match (&args.model, &args.synthetic) {
+        (Some(path), None) => {
+            let model = crate::args::ModelArgs { model: path.clone(), no_mmap: false, draft: None };
+            return model::open(&model);
+        }
+        (None, Some(name)) => {
+            let found = RELEASED.iter().find(|r| {
+                let plain = |s: &str| s.to_lowercase().replace(['-', '_', ':'], "");
+                plain(r.name) == plain(name)
+            });
+            let released = found.ok_or_else(|| {
+                let known: Vec<&str> = RELEASED.iter().map(|r| r.name).collect();
+                Usage(format!("there is no shape `{name}`; there are {}", known.join(", ")))
+            })?;
+            let released = lapidary_gemma::Released { draft_config: None, ..*released };
+            released.skeleton()?
+        }
+        _ => return Err(Usage("give a model, or --synthetic and a shape".into()).into()),
+    };
+    let recipe = args.quant.as_deref().map(|name| recipe_of(name, &program)).transpose()?;
+    Ok(synthetic(&program, recipe.as_ref())?)
+}
+
+fn tests(args: &BenchArgs) -> Vec<BenchTest> {
+    let mut tests = Vec::new();
+    for depth in &args.depth {
+        for n_prompt in args.n_prompt.iter().filter(|n| **n > 0) {
+            tests.push(BenchTest { n_prompt: *n_prompt, n_gen: 0, depth: *depth });
+        }
+        for n_gen in args.n_gen.iter().filter(|n| **n > 0) {
+            tests.push(BenchTest { n_prompt: 0, n_gen: *n_gen, depth: *depth });
+        }
+    }
+    tests
+}
+
+struct Facts {
+    model: String,
+    size: u64,
+    params: u64,
+    hash: String,
+    encodings: String,
+}
+
+impl Facts {
+    fn of(program: &Program) -> Self {
+        let mut labels: Vec<(u64, String)> = Vec::new();
+        for decl in program.weights().values() {
+            let label = decl.encoding.label();
+            match labels.iter_mut().find(|(_, l)| *l == label) {
+                Some((bytes, _)) => *bytes += decl.size_bytes(),
+                None => labels.push((decl.size_bytes(), label)),
+            }
+        }
+        labels.sort_by(|a, b| b.cmp(a));
+        let described = serde_json::to_vec(program.description()).unwrap_or_default();
+        Facts {
+            model: program.metadata().name.clone(),
+            size: program.weight_bytes(),
+            params: program.n_params(),
+            hash: FileBytes::from_vec(described).short_hash(),
+            encodings: labels.into_iter().map(|(_, l)| l).take(2).collect::<Vec<_>>().join(" + "),
+        }
+    }
+}
+
+fn row(
+    args: &BenchArgs,
+    test: BenchTest,
+    seconds: &[f64],
+    facts: &Facts,
+    runner: &Runner,
+    load_s: f64,
+) -> Value {
+    let n = (test.n_prompt + test.n_gen) as f64;
+    let rates: Vec<f64> = seconds.iter().map(|s| n / s.max(1e-9)).collect();
+    let (avg_s, stddev_s) = spread(seconds);
+    let (avg_ts, stddev_ts) = spread(&rates);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    json!({
+        "test": test.name(),
+        "n_prompt": test.n_prompt,
+        "n_gen": test.n_gen,
+        "n_depth": test.depth,
+        "avg_ns": (avg_s * 1e9) as u64,
+        "stddev_ns": (stddev_s * 1e9) as u64,
+        "avg_ts": avg_ts,
+        "stddev_ts": stddev_ts,
+        "samples_ns": seconds.iter().map(|s| (s * 1e9) as u64).collect::<Vec<_>>(),
+        "samples_ts": rates,
+        "build_commit": env!("CARGO_PKG_VERSION"),
+        "backends": args.device.backend,
+        "cpu_info": runner.describe(),
+        "gpu_info": "",
+        "model_type": format!("{} {}", facts.model, facts.encodings),
+        "model_size": facts.size,
+        "model_n_params": facts.params,
+        "n_threads": args.device.threads,
+        "test_time": now,
+        "load_ms": load_s * 1e3,
+        "peak_mem_bytes": peak_memory_bytes(),
+        "program_hash": facts.hash,
+    })
+}
+
+/// Mean and standard deviation.
+fn spread(samples: &[f64]) -> (f64, f64) {
+    let n = samples.len() as f64;
+    let mean = samples.iter().sum::<f64>() / n;
+    let variance = samples.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
+    (mean, variance.sqrt())
+}
+
+fn table(rows: &[Value]) -> String {
+    let mut lines = vec![
+        "| model | size | params | backend | test | t/s |".to_string(),
+        "| --- | ---: | ---: | --- | ---: | ---: |".to_string(),
+    ];
+    for r in rows {
+        lines.push(format!(
+            "| {} | {} | {:.2} B | {} | {} | {:.2} ± {:.2} |",
+            r["model_type"].as_str().unwrap_or_default(),
+            indicatif::HumanBytes(r["model_size"].as_u64().unwrap_or(0)),
+            r["model_n_params"].as_u64().unwrap_or(0) as f64 / 1e9,
+            r["cpu_info"].as_str().unwrap_or_default(),
+            r["test"].as_str().unwrap_or_default(),
+            r["avg_ts"].as_f64().unwrap_or(0.0),
+            r["stddev_ts"].as_f64().unwrap_or(0.0),
+        ));
+    }
+    lines.join("\n") + "\n"
+}
