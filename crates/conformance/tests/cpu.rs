@@ -15,6 +15,11 @@ fn ops() {
 }
 
 #[test]
+fn graphs() {
+    suite::graphs(&CpuBackend).assert(IGNORED);
+}
+
+#[test]
 fn properties_of_random_models() {
     for (program, tokens) in suite::random_models() {
         suite::exact_properties(&CpuBackend, program, &tokens).assert(IGNORED);
@@ -34,7 +39,7 @@ fn with_isa(isa: &str) {
         eprintln!("SKIPPED {isa}: this machine does not have it");
         return;
     }
-    for test in ["ops", "properties_of_random_models"] {
+    for test in ["ops", "graphs", "properties_of_random_models"] {
         let output = run(test);
         let told = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && told.contains("1 passed"), "{isa}: {told}");

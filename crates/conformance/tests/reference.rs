@@ -12,6 +12,11 @@ fn ops() {
 }
 
 #[test]
+fn graphs() {
+    suite::graphs(&ReferenceBackend).assert(IGNORED);
+}
+
+#[test]
 fn properties_of_random_models() {
     for (program, tokens) in suite::random_models() {
         suite::properties(&ReferenceBackend, program, &tokens).assert(IGNORED);

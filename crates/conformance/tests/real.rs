@@ -1,0 +1,51 @@
+//! The real Gemma 3 270M, dequantised and run by transformers in f32, against our CPU backend.
+//! One prompt is longer than the sliding window.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use lapidary_backend::{Backend, LoadOptions};
+use lapidary_backend_cpu::CpuBackend;
+use lapidary_gemma::OpenOptions;
+use lapidary_runner::{Rows, Runner};
+use serde_json::Value;
+
+/// Two f32 runs of 18 layers differ by rounding alone.
+const TOLERANCE: f32 = 5e-3;
+
+#[test]
+fn the_real_270m_has_the_logits_and_tokens_that_transformers_gives() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/real/gemma3_270m.json");
+    let cases: Vec<Value> = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    assert!(cases.iter().any(|c| c["ids"].as_array().unwrap().len() > 512));
+    let Some(model) = std::env::var_os("LAPIDARY_GEMMA3_270M") else {
+        eprintln!("SKIPPED: LAPIDARY_GEMMA3_270M does not name the real model's file");
+        return;
+    };
+    let program = lapidary_gemma::open(Path::new(&model), &OpenOptions::default()).unwrap();
+    let program = Arc::new(program);
+    let device = CpuBackend.probe().unwrap().remove(0);
+    let options = LoadOptions { max_context: 768, max_chunk: 256, n_slots: 1, threads: None };
+    let engine = CpuBackend.load(&program, &device, &options, &mut |_, _| {}).unwrap();
+    let mut runner = Runner::with_parts(engine, None, None).unwrap();
+    let ids = |v: &Value| -> Vec<u32> {
+        v.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+    };
+    for case in &cases {
+        let what = case["prompt"].as_str().unwrap();
+        let tokens = ids(&case["ids"]);
+        let mut logits = Vec::new();
+        runner
+            .logits(&tokens, Rows::Last, None, &mut |_, row| logits.extend_from_slice(row))
+            .unwrap();
+        for (id, want) in ids(&case["top_ids"]).iter().zip(case["top_logits"].as_array().unwrap()) {
+            let (got, want) = (logits[*id as usize], want.as_f64().unwrap() as f32);
+            assert!((got - want).abs() <= TOLERANCE, "{what}, token {id}: {got}, not {want}");
+        }
+        let want = ids(&case["greedy"]);
+        let margins = case["margins"].as_array().unwrap();
+        let clear = f64::from(2.0 * TOLERANCE);
+        assert!(margins.iter().all(|m| m.as_f64().unwrap() > clear), "{what}: {margins:?}");
+        assert_eq!(runner.greedy(&tokens, want.len()).unwrap(), want, "{what}");
+    }
+}
