@@ -8,7 +8,7 @@ use lapidary_program::Program;
 
 use crate::aligned::Aligned;
 use crate::cache::Cache;
-use crate::compile::{Compiled, CompiledMethod, Place, RoomShape, Step, StepOp, Value};
+use crate::compile::Compiled;
 use crate::matrix::Cpu;
 use crate::ops::attention::{
     Queries, QueryTile, Room as AttentionRoom, attention, split_scratch, tile_scratch,
@@ -24,6 +24,7 @@ use crate::ops::{
     soft_merge::soft_merge,
 };
 use crate::simd::Isa;
+use crate::step::{CompiledMethod, Place, RoomShape, Step, StepOp, Value};
 use crate::weights::Weights;
 use crate::workers::Workers;
 
@@ -43,6 +44,12 @@ pub(crate) struct CpuEngine {
 struct Room {
     floats: Vec<Aligned<f32>>,
     ids: Vec<Vec<i32>>,
+    scratch: Scratch,
+}
+
+/// What ops need besides their outputs.
+#[derive(Default)]
+struct Scratch {
     /// For each thread `per_thread` numbers.
     threads: Aligned<f32>,
     call: Aligned<f32>,
@@ -142,9 +149,11 @@ impl Room {
         Ok(Room {
             floats: shape.floats.iter().map(|n| Aligned::zeroed(*n)).collect::<Result<_>>()?,
             ids: shape.ids.iter().map(|n| vec![0; *n]).collect(),
-            threads: Aligned::zeroed(shape.per_thread * n_threads)?,
-            call: Aligned::zeroed(shape.per_call)?,
-            tiles: Vec::new(),
+            scratch: Scratch {
+                threads: Aligned::zeroed(shape.per_thread * n_threads)?,
+                call: Aligned::zeroed(shape.per_call)?,
+                tiles: Vec::new(),
+            },
         })
     }
 }
@@ -195,8 +204,8 @@ impl Call<'_> {
         }
     }
 
-    /// Does one step. Its output buffer is taken out of the room meanwhile, so that the inputs,
-    /// which are in other buffers, can be read.
+    /// Does one step. Its output buffer and the scratch are taken out of the room meanwhile, so
+    /// that the inputs, which are in other buffers, can be read.
     fn step(&mut self, step: &Step) -> Result<()> {
         if let StepOp::KvWrite { cache } = step.op {
             self.kv_write(step, cache);
@@ -208,38 +217,41 @@ impl Call<'_> {
         };
         let len = made.len(self.sizes);
         let mut taken = std::mem::take(&mut self.room.floats[buffer]);
+        let mut scratch = std::mem::take(&mut self.room.scratch);
         // Grows when a call asks for more rows than planned, and after a panic lost the buffer.
-        let done = taken.grow(len).and_then(|()| match step.op {
-            StepOp::Attention { .. }
-            | StepOp::Router { .. }
-            | StepOp::Experts { .. }
-            | StepOp::CentroidHead { .. } => self.compute_with_scratch(step, &mut taken[..len]),
-            _ => self.compute(step, made, &mut taken[..len]),
+        let done = taken.grow(len).and_then(|()| {
+            let out = &mut taken[..len];
+            match step.op {
+                StepOp::Attention { .. } => self.attend(step, &mut scratch, out),
+                StepOp::Router { .. } => self.route(step, &mut scratch, out),
+                StepOp::Experts { .. } => self.ask_experts(step, &mut scratch, out),
+                StepOp::CentroidHead { .. } => self.head(step, &mut scratch, out),
+                _ => self.compute(step, made, out),
+            }
         });
         self.room.floats[buffer] = taken;
+        self.room.scratch = scratch;
         done
     }
 
     fn kv_write(&mut self, step: &Step, cache: usize) {
         // Caches are apart from the room; borrow them by field.
         let caches = std::mem::take(&mut self.caches);
-        let i32 = |i: usize| self.operand(step.inputs[i]).i32();
-        let (k, v) = (self.operand(step.inputs[0]).f32(), self.operand(step.inputs[1]).f32());
-        kv_write(&mut caches[cache], k, v, i32(2), i32(3));
+        let (k, v) = (self.f32(step, 0), self.f32(step, 1));
+        kv_write(&mut caches[cache], k, v, self.i32(step, 2), self.i32(step, 3));
         self.caches = caches;
     }
 
     fn compute(&self, step: &Step, made: Value, out: &mut [f32]) -> Result<()> {
         let (cpu, weights) = (self.cpu, self.weights);
-        let f32 = |i: usize| self.operand(step.inputs[i]).f32();
-        let i32 = |i: usize| self.operand(step.inputs[i]).i32();
+        let (f32, i32) = (|i| self.f32(step, i), |i| self.i32(step, i));
         let channels = |i: usize| step.inputs[i].channels;
         let first = || (!step.in_place).then(|| f32(0));
         match &step.op {
             StepOp::Embed { table, scale, soft_id } => {
                 let table = weights.table(self.program, *table)?;
                 let soft = soft_id.map(|id| (id, i32(1)));
-                embed(cpu, &table, *scale, (i32(0), soft), (out, made.channels));
+                embed(cpu, &table, *scale, (i32(0), soft), (out, made.channels))?;
             }
             StepOp::SoftMerge => {
                 soft_merge(cpu, first(), i32(1), f32(2), (out, made.channels));
@@ -272,79 +284,85 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// The ops that need more room than their output.
-    fn compute_with_scratch(&mut self, step: &Step, out: &mut [f32]) -> Result<()> {
-        let (cpu, weights) = (self.cpu, self.weights);
-        // Taken out like the output buffer and given back below; `grow` does nothing unless a
-        // panic lost them or a call has more rows than planned.
-        let mut scratch = std::mem::take(&mut self.room.call);
-        let mut threads = std::mem::take(&mut self.room.threads);
-        let mut tiles = std::mem::take(&mut self.room.tiles);
-        let mut ids = match step.outputs.first().map(|value| value.place) {
-            Some(Place::Ids(buffer)) => std::mem::take(&mut self.room.ids[buffer]),
-            _ => Vec::new(),
+    fn f32(&self, step: &Step, i: usize) -> &[f32] {
+        self.operand(step.inputs[i]).f32()
+    }
+
+    fn i32(&self, step: &Step, i: usize) -> &[i32] {
+        self.operand(step.inputs[i]).i32()
+    }
+
+    fn attend(&self, step: &Step, scratch: &mut Scratch, out: &mut [f32]) -> Result<()> {
+        let StepOp::Attention { cache, spec, own_key_is_cached } = &step.op else {
+            unreachable!("attention was asked for")
+        };
+        let cache = &self.caches[*cache];
+        let queries = Queries {
+            q: self.f32(step, 0),
+            slots: self.i32(step, 1),
+            positions: self.i32(step, 2),
+            horizons: spec.bidirectional.then(|| self.i32(step, 3)),
+            own_key_is_cached: *own_key_is_cached,
+        };
+        let per_thread = tile_scratch(spec.head_dim as usize);
+        scratch.threads.grow(per_thread * self.cpu.workers.n_threads())?;
+        scratch.call.grow(split_scratch(spec, cache.shape()))?;
+        let room = AttentionRoom {
+            scratch: &mut scratch.threads,
+            split: &mut scratch.call,
+            tiles: &mut scratch.tiles,
+        };
+        attention(self.cpu, spec, cache, queries, room, out);
+        Ok(())
+    }
+
+    fn route(&mut self, step: &Step, scratch: &mut Scratch, out: &mut [f32]) -> Result<()> {
+        let StepOp::Router { matrix, expert_scale, top_k } = &step.op else {
+            unreachable!("a router was asked for")
+        };
+        let Place::Ids(buffer) = step.outputs[0].place else {
+            unreachable!("the first value that a router makes is i32")
         };
         let rows = step.inputs[0].n_rows(self.sizes);
-        let f32 = |i: usize| self.operand(step.inputs[i]).f32();
-        let i32 = |i: usize| self.operand(step.inputs[i]).i32();
-        let compute = || -> Result<()> {
-            match &step.op {
-                StepOp::Attention { cache, spec, own_key_is_cached } => {
-                    let queries = Queries {
-                        q: f32(0),
-                        slots: i32(1),
-                        positions: i32(2),
-                        horizons: spec.bidirectional.then(|| i32(3)),
-                        own_key_is_cached: *own_key_is_cached,
-                    };
-                    let cache = &self.caches[*cache];
-                    let per_thread = tile_scratch(spec.head_dim as usize);
-                    threads.grow(per_thread * cpu.workers.n_threads())?;
-                    scratch.grow(split_scratch(spec, cache.shape()))?;
-                    let room = AttentionRoom {
-                        scratch: &mut threads,
-                        split: &mut scratch,
-                        tiles: &mut tiles,
-                    };
-                    attention(cpu, spec, cache, queries, room, out);
-                }
-                StepOp::Router { matrix, expert_scale, top_k } => {
-                    let expert_scale = weights.vector(*expert_scale);
-                    scratch.grow(rows * expert_scale.len())?;
-                    ids.resize(ids.len().max(rows * top_k), 0);
-                    let weight = weights.matrix(*matrix);
-                    let made = (&mut ids[..rows * top_k], out);
-                    let r = Router { weight, expert_scale, top_k: *top_k };
-                    router(cpu, &r, f32(0), &mut scratch, made);
-                }
-                StepOp::Experts { gate_up, down } => {
-                    let (gate_up, down) = (weights.matrix(*gate_up), weights.matrix(*down));
-                    let per_token = scratch_per_token(gate_up.shape().cols, down.shape().cols);
-                    scratch.grow(rows * per_token)?;
-                    let chosen = (i32(1), f32(2));
-                    experts(cpu, &Experts { gate_up, down }, f32(0), chosen, &mut scratch, out);
-                }
-                StepOp::CentroidHead { centroids, ordering, embedding, top } => {
-                    let head = CentroidHead {
-                        centroids: weights.matrix(*centroids),
-                        ordering: weights.ordering(*ordering),
-                        embedding: weights.table(self.program, *embedding)?,
-                        top: *top,
-                    };
-                    scratch.grow(rows * head.centroids.shape().rows)?;
-                    centroid_head(cpu, &head, f32(0), &mut scratch, out);
-                }
-                _ => unreachable!("needs no scratch"),
-            }
-            Ok(())
+        let r = Router {
+            weight: self.weights.matrix(*matrix),
+            expert_scale: self.weights.vector(*expert_scale),
+            top_k: *top_k,
         };
-        let done = compute();
-        if let Some(Place::Ids(buffer)) = step.outputs.first().map(|value| value.place) {
-            self.room.ids[buffer] = ids;
-        }
-        self.room.call = scratch;
-        self.room.threads = threads;
-        self.room.tiles = tiles;
-        done
+        scratch.call.grow(rows * r.expert_scale.len())?;
+        let mut ids = std::mem::take(&mut self.room.ids[buffer]);
+        ids.resize(ids.len().max(rows * top_k), 0);
+        let made = (&mut ids[..rows * top_k], out);
+        router(self.cpu, &r, self.f32(step, 0), &mut scratch.call, made);
+        self.room.ids[buffer] = ids;
+        Ok(())
+    }
+
+    fn ask_experts(&self, step: &Step, scratch: &mut Scratch, out: &mut [f32]) -> Result<()> {
+        let StepOp::Experts { gate_up, down } = &step.op else {
+            unreachable!("experts were asked for")
+        };
+        let (gate_up, down) = (self.weights.matrix(*gate_up), self.weights.matrix(*down));
+        let per_token = scratch_per_token(gate_up.shape().cols, down.shape().cols);
+        scratch.call.grow(step.inputs[0].n_rows(self.sizes) * per_token)?;
+        let chosen = (self.i32(step, 1), self.f32(step, 2));
+        let all = Experts { gate_up, down };
+        experts(self.cpu, &all, self.f32(step, 0), chosen, &mut scratch.call, out);
+        Ok(())
+    }
+
+    fn head(&self, step: &Step, scratch: &mut Scratch, out: &mut [f32]) -> Result<()> {
+        let StepOp::CentroidHead { centroids, ordering, embedding, top } = &step.op else {
+            unreachable!("a centroid head was asked for")
+        };
+        let head = CentroidHead {
+            centroids: self.weights.matrix(*centroids),
+            ordering: self.weights.ordering(*ordering),
+            embedding: self.weights.table(self.program, *embedding)?,
+            top: *top,
+        };
+        let rows = step.inputs[0].n_rows(self.sizes);
+        scratch.call.grow(rows * head.centroids.shape().rows)?;
+        centroid_head(self.cpu, &head, self.f32(step, 0), &mut scratch.call, out)
     }
 }

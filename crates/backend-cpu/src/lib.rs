@@ -19,6 +19,7 @@ mod ops;
 mod parallel;
 mod shared;
 mod simd;
+mod step;
 mod weights;
 mod workers;
 

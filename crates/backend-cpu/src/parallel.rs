@@ -1,6 +1,10 @@
 //! Loops over activations that are shared among threads when they are long enough.
 #![allow(unsafe_code)]
 
+use std::sync::{Mutex, PoisonError};
+
+use lapidary_backend::Result;
+
 use crate::matrix::Cpu;
 use crate::shared::Shared;
 
@@ -18,7 +22,7 @@ pub(crate) fn rows(
 }
 
 /// The same, for rows that take as long as `cost` numbers.
-pub(crate) fn costly_rows(
+fn costly_rows(
     cpu: Cpu<'_>,
     out: &mut [f32],
     channels: usize,
@@ -34,6 +38,23 @@ pub(crate) fn costly_rows(
             f(row, unsafe { shared.slice(row * channels..(row + 1) * channels) });
         }
     });
+}
+
+/// The same, for rows that may fail; returns the first error that was met.
+pub(crate) fn try_rows(
+    cpu: Cpu<'_>,
+    out: &mut [f32],
+    channels: usize,
+    cost: usize,
+    f: impl Fn(usize, &mut [f32]) -> Result<()> + Sync,
+) -> Result<()> {
+    let failed = Mutex::new(None);
+    costly_rows(cpu, out, channels, cost, |row, out| {
+        if let Err(e) = f(row, out) {
+            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+        }
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
 /// Calls `f(start, part)` for parts of `out` that together are all of it.

@@ -47,16 +47,28 @@ pub(crate) struct Weights {
 /// Where the rows of a table are.
 enum Table {
     /// In the program's store.
-    Mapped { name: String },
-    /// Here, because the store makes its bytes anew each time it is asked.
+    Stored { name: String, source: Source },
+    /// Here, because the store would make the whole table anew each time it is asked.
     Kept { name: String, store: MemoryStore },
     /// In a packed matrix.
     Matrix(MatrixId),
 }
 
+/// How a store comes by the bytes of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// It has them, and lends them.
+    Lent,
+    /// It makes single rows when asked.
+    RowByRow,
+    /// It makes all of them when asked.
+    Whole,
+}
+
 /// A table that is being read.
 pub(crate) enum Rows<'a> {
     Weight(Weight<'a>),
+    Made { program: &'a Program, name: &'a str },
     Matrix(&'a PackedWeight),
 }
 
@@ -106,7 +118,9 @@ impl Wanted {
             .sum();
         let mut tables = 0;
         for name in &self.tables.list {
-            if !self.matrices.index.contains_key(name) && !is_mapped(program, name)? {
+            if !self.matrices.index.contains_key(name)
+                && Source::of(program, name)? == Source::Whole
+            {
                 tables += decl(name).size_bytes();
             }
         }
@@ -146,8 +160,7 @@ impl Wanted {
         for name in &self.tables.list {
             weights.tables.push(match self.matrices.index.get(name) {
                 Some(matrix) => Table::Matrix(MatrixId(*matrix)),
-                None if is_mapped(program, name)? => Table::Mapped { name: name.clone() },
-                None => Table::keep(program, name)?,
+                None => Table::new(program, name)?,
             });
         }
         Ok(weights)
@@ -170,7 +183,8 @@ impl Weights {
     /// Opens a table for reading.
     pub(crate) fn table<'a>(&'a self, program: &'a Program, id: TableId) -> Result<Rows<'a>> {
         Ok(match &self.tables[id.0] {
-            Table::Mapped { name } => Rows::Weight(program.weight(name)?),
+            Table::Stored { name, source: Source::RowByRow } => Rows::Made { program, name },
+            Table::Stored { name, .. } => Rows::Weight(program.weight(name)?),
             Table::Kept { name, store } => {
                 Rows::Weight(Weight::fetch(name, &program.weights()[name], store)?)
             }
@@ -180,7 +194,11 @@ impl Weights {
 }
 
 impl Table {
-    fn keep(program: &Program, name: &str) -> Result<Self> {
+    fn new(program: &Program, name: &str) -> Result<Self> {
+        let source = Source::of(program, name)?;
+        if source != Source::Whole {
+            return Ok(Table::Stored { name: name.to_string(), source });
+        }
         let weight = program.weight(name)?;
         let mut store = MemoryStore::new();
         for part in Part::ALL {
@@ -195,23 +213,32 @@ impl Table {
 
 impl Rows<'_> {
     /// Reads one row.
-    pub(crate) fn row_f32(&self, row: usize, out: &mut [f32]) {
+    pub(crate) fn row_f32(&self, row: usize, out: &mut [f32]) -> Result<()> {
         match self {
             Rows::Weight(weight) => weight.row_f32(row, out),
+            Rows::Made { program, name } => {
+                program.weight_rows(name, row..row + 1)?.row_f32(0, out);
+            }
             Rows::Matrix(matrix) => matrix.row_f32(row, out),
         }
+        Ok(())
     }
 }
 
-/// Whether the store lends its bytes, rather than making them when asked.
-fn is_mapped(program: &Program, name: &str) -> Result<bool> {
-    let decl: &WeightDecl = &program.weights()[name];
-    for part in Part::ALL {
-        if decl.part_bytes(part) > 0 && matches!(program.store().part(name, part)?, Cow::Owned(_)) {
-            return Ok(false);
+impl Source {
+    /// Asks the store. One that can only make whole tables makes this one, which is dropped again.
+    fn of(program: &Program, name: &str) -> Result<Self> {
+        let decl: &WeightDecl = &program.weights()[name];
+        let mut source = Source::Lent;
+        for part in Part::ALL.into_iter().filter(|part| decl.part_bytes(*part) > 0) {
+            if program.store().make_rows(name, part, 0..1).is_some() {
+                source = Source::RowByRow;
+            } else if matches!(program.store().part(name, part)?, Cow::Owned(_)) {
+                return Ok(Source::Whole);
+            }
         }
+        Ok(source)
     }
-    Ok(true)
 }
 
 /// Reads an `i64` table of token ids. It comes from a file: an id outside the table is an error.

@@ -1,5 +1,6 @@
 //! One op in one shape: a program, calls, and what they must give.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use lapidary_backend::{Backend, Engine, Feed, LoadOptions, Outputs};
@@ -46,7 +47,9 @@ pub(crate) fn options(max_chunk: usize) -> LoadOptions {
 /// Runs a case on a backend, and on the reference beside it.
 pub(crate) fn run(backend: &dyn Backend, kind: &str, case: &Case) -> Outcome {
     let name = format!("{kind}/{}", case.name);
-    let failure = try_run(backend, case).err();
+    // A panic is one failed case, not the end of the suite.
+    let run = catch_unwind(AssertUnwindSafe(|| try_run(backend, case)));
+    let failure = run.unwrap_or_else(|_| Err("it panicked".into())).err();
     Outcome { name, failure }
 }
 
@@ -105,8 +108,7 @@ pub(crate) fn compare(got: &[f32], expected: &[f64], tolerance: f64) -> Result<(
     let scale = expected.iter().fold(1.0f64, |m, x| m.max(x.abs()));
     for (i, (got, want)) in got.iter().zip(expected).enumerate() {
         let error = (f64::from(*got) - want).abs() / scale;
-        // Not `error > tolerance`: that would let a NaN pass.
-        if !(error <= tolerance) {
+        if error.is_nan() || error > tolerance {
             return Err(format!("[{i}] is {got}, not {want}: error {error:.1e} > {tolerance:.1e}"));
         }
     }

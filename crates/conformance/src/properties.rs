@@ -11,6 +11,7 @@ use crate::report::{Outcome, Report};
 use crate::tolerance::MODEL;
 
 type Checked = Result<(), String>;
+type Property = fn(&Subject<'_>) -> Checked;
 
 /// Runs every property.
 ///
@@ -29,7 +30,7 @@ pub(crate) fn check(
             return [Outcome { name, failure: Some(e) }].into_iter().collect();
         }
     };
-    let properties: [(&str, fn(&Subject<'_>) -> Checked); 11] = [
+    let properties: [(&str, Property); 11] = [
         ("agrees with the reference", agrees_with_reference),
         ("chunked prefill equals one-shot prefill", chunked_prefill),
         ("decode equals prefill", decode),
@@ -42,7 +43,7 @@ pub(crate) fn check(
         ("bad feeds are refused", bad_feeds),
         ("a plan is made without loading", plan),
     ];
-    let outcome = |(name, property): (&str, fn(&Subject<'_>) -> Checked)| Outcome {
+    let outcome = |(name, property): (&str, Property)| Outcome {
         name: format!("properties/{name}"),
         failure: property(&subject).err(),
     };
@@ -229,9 +230,10 @@ fn interleaved_slots(s: &Subject<'_>) -> Checked {
     for start in (0..n).step_by(chunk / 2) {
         let mut call = Call::default();
         let end = (start + chunk / 2).min(n);
-        for i in start..end {
-            call.push(s.tokens[i], 2, i);
-            call.push(backwards[i], 0, i);
+        let both = s.tokens.iter().zip(&backwards).enumerate();
+        for (i, (token, other)) in both.take(end).skip(start) {
+            call.push(*token, 2, i);
+            call.push(*other, 0, i);
         }
         let logits = s.run(&mut *engine, &call)?;
         for (row, logits) in logits.chunks(vocab).enumerate() {

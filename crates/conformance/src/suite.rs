@@ -6,7 +6,7 @@ use lapidary_backend::Backend;
 use lapidary_program::Program;
 
 use crate::report::Report;
-use crate::{models, ops, properties, tolerance};
+use crate::{graphs, models, ops, properties, tolerance};
 
 /// Kinds of ops that [`op`] knows: all of them.
 pub const OPS: [&str; 18] = [
@@ -39,6 +39,11 @@ pub fn ops(backend: &dyn Backend) -> Report {
 pub fn op(backend: &dyn Backend, kind: &str) -> Report {
     let cases = ops::cases(kind);
     cases.iter().map(|case| crate::case::run(backend, kind, case)).collect()
+}
+
+/// Random graphs of cheap ops.
+pub fn graphs(backend: &dyn Backend) -> Report {
+    graphs::cases().iter().map(|case| crate::case::run(backend, "graphs", case)).collect()
 }
 
 /// What must hold for any program with a `forward` method, on a prompt of these tokens.

@@ -31,7 +31,7 @@ pub(crate) trait Stored: Element {
 
 impl<L: Stored> Panels<L> {
     pub(crate) fn pack(weight: &Weight<'_>, workers: &Workers) -> Result<Self> {
-        let shape = MatrixShape::of(weight.decl);
+        let shape = MatrixShape::of(&weight.decl);
         let mut data = Aligned::zeroed(shape.n_packed())?;
         let panel_len = shape.cols * LANES;
         let shared = Shared::new(&mut data);

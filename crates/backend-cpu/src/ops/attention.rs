@@ -7,6 +7,8 @@
 //! position and the cache alone: not on the queries beside it, nor on who computed which block.
 #![allow(unsafe_code)]
 
+mod softmax;
+
 use std::ops::Range;
 
 use lapidary_program::AttentionSpec;
@@ -14,7 +16,8 @@ use lapidary_program::AttentionSpec;
 use crate::cache::{BLOCK, Cache, CacheShape};
 use crate::matrix::{Cpu, Product, ProductKernel, Strided};
 use crate::shared::Shared;
-use crate::simd::{Kernel, LANES, Simd, exp, load, store};
+use crate::simd::LANES;
+use softmax::{Exponentials, Sums};
 
 /// Queries (token and head) that go through the cache together.
 const TILE: usize = 24;
@@ -140,15 +143,6 @@ struct Tile<'a> {
     scores: &'a mut [f32],
     block: Sums<'a>,
     sums: Sums<'a>,
-}
-
-/// Weighted sums of values with what a later merge needs: `Σ e^(s−max)·v`, `max` and `Σ e^(s−max)`.
-/// A query that has seen nothing yet has the total 0.
-struct Sums<'a> {
-    /// `[queries, head_dim]`.
-    values: &'a mut [f32],
-    max: &'a mut [f32],
-    total: &'a mut [f32],
 }
 
 impl QueryTile {
@@ -319,103 +313,5 @@ impl<'a> Tile<'a> {
         let (block, sums) = scratch.split_at_mut(TILE * (head_dim + 2));
         let sums_of = |part| Sums::new(head_dim, TILE, part);
         Tile { q, scores, block: sums_of(block), sums: sums_of(sums) }
-    }
-}
-
-impl<'a> Sums<'a> {
-    fn new(head_dim: usize, n: usize, part: &'a mut [f32]) -> Self {
-        let (values, part) = part.split_at_mut(n * head_dim);
-        let (max, total) = part.split_at_mut(n);
-        Sums { values, max, total }
-    }
-
-    /// Adds the sums of a later block for `n` queries.
-    fn merge(&mut self, cpu: Cpu<'_>, later: &Sums<'_>, n: usize, is_first: bool) {
-        let head_dim = later.values.len() / later.max.len();
-        for i in 0..n {
-            let values = &mut self.values[i * head_dim..(i + 1) * head_dim];
-            let added = &later.values[i * head_dim..(i + 1) * head_dim];
-            if is_first || self.total[i] == 0.0 {
-                values.copy_from_slice(added);
-                (self.max[i], self.total[i]) = (later.max[i], later.total[i]);
-            } else if later.total[i] != 0.0 {
-                let max = self.max[i].max(later.max[i]);
-                let (old, new) = ((self.max[i] - max).exp(), (later.max[i] - max).exp());
-                self.max[i] = max;
-                self.total[i] = self.total[i] * old + later.total[i] * new;
-                cpu.isa.run(Blend { values, added, old, new });
-            }
-        }
-    }
-
-    /// The result of query `i`.
-    fn finish(&self, i: usize, sees_nothing: bool, out: &mut [f32]) {
-        if sees_nothing {
-            out.fill(0.0);
-            return;
-        }
-        let head_dim = out.len();
-        let values = &self.values[i * head_dim..(i + 1) * head_dim];
-        let total = self.total[i];
-        out.iter_mut().zip(values).for_each(|(o, v)| *o = v / total);
-    }
-}
-
-/// `values · old + added · new`.
-struct Blend<'a> {
-    values: &'a mut [f32],
-    added: &'a [f32],
-    old: f32,
-    new: f32,
-}
-
-impl Kernel for Blend<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn call<S: Simd>(self, s: S) {
-        let (old, new) = (s.splat(self.old), s.splat(self.new));
-        for (v, a) in self.values.chunks_mut(LANES).zip(self.added.chunks(LANES)) {
-            let kept = s.mul(load(s, v), old);
-            store(s, v, s.mul_add(load(s, a), new, kept));
-        }
-    }
-}
-
-/// Turns the scores of whole panels into `e^(s·scale − max)` where they are seen and 0 elsewhere;
-/// returns the largest and the sum, `−∞` and 0 if nothing is seen.
-struct Exponentials<'a> {
-    scores: &'a mut [f32],
-    seen: Range<usize>,
-    scale: f32,
-}
-
-impl Kernel for Exponentials<'_> {
-    type Output = (f32, f32);
-
-    #[inline(always)]
-    fn call<S: Simd>(self, s: S) -> (f32, f32) {
-        let Exponentials { scores, seen, scale } = self;
-        if seen.is_empty() {
-            scores.fill(0.0);
-            return (f32::NEG_INFINITY, 0.0);
-        }
-        let mut max = f32::NEG_INFINITY;
-        for score in &mut scores[seen.clone()] {
-            *score *= scale;
-            max = if *score > max { *score } else { max };
-        }
-        let negative = s.splat(-max);
-        for part in scores.chunks_exact_mut(LANES) {
-            let p = exp(s, s.add(load(s, part), negative));
-            store(s, part, p);
-        }
-        scores[..seen.start].fill(0.0);
-        scores[seen.end..].fill(0.0);
-        let mut total = s.splat(0.0);
-        for part in scores.chunks_exact(LANES) {
-            total = s.add(total, load(s, part));
-        }
-        (max, s.sum(total))
     }
 }

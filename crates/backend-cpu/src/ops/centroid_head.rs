@@ -1,6 +1,8 @@
+use lapidary_backend::Result;
+
 use super::router::largest;
 use crate::matrix::{Cpu, PackedWeight};
-use crate::parallel::costly_rows;
+use crate::parallel::try_rows;
 use crate::simd::{Kernel, LANES, Simd, load};
 use crate::weights::Rows;
 
@@ -24,7 +26,7 @@ pub(crate) fn centroid_head(
     x: &[f32],
     scores: &mut [f32],
     out: &mut [f32],
-) {
+) -> Result<()> {
     let (n_centroids, channels) = (head.centroids.shape().rows, head.centroids.shape().cols);
     let vocab = head.ordering.len();
     let per_centroid = vocab / n_centroids;
@@ -39,13 +41,14 @@ pub(crate) fn centroid_head(
     {
         largest(scores, head.top, &mut best);
         let tokens = |c: usize| &head.ordering[c * per_centroid..(c + 1) * per_centroid];
-        costly_rows(cpu, &mut found, per_centroid, per_centroid * channels, |i, found| {
+        try_rows(cpu, &mut found, per_centroid, per_centroid * channels, |i, found| {
             let mut row = vec![0.0; channels];
             for (logit, token) in found.iter_mut().zip(tokens(best[i] as usize)) {
-                head.embedding.row_f32(*token as usize, &mut row);
+                head.embedding.row_f32(*token as usize, &mut row)?;
                 *logit = cpu.isa.run(Dot(&row, x));
             }
-        });
+            Ok(())
+        })?;
         let least = found.iter().copied().fold(f32::INFINITY, f32::min);
         logits.fill(least - 1.0);
         let chosen = best.iter().flat_map(|c| tokens(*c as usize));
@@ -53,6 +56,7 @@ pub(crate) fn centroid_head(
             logits[*token as usize] = *logit;
         }
     }
+    Ok(())
 }
 
 struct Dot<'a>(&'a [f32], &'a [f32]);

@@ -1,5 +1,7 @@
+use lapidary_backend::Result;
+
 use crate::matrix::Cpu;
-use crate::parallel::rows;
+use crate::parallel::try_rows;
 use crate::weights::Rows;
 
 /// `ids [T] → [T, C]`: rows of a table `[V, C]`, times `scale`.
@@ -11,15 +13,16 @@ pub(crate) fn embed(
     scale: f32,
     (ids, soft): (&[i32], Option<(usize, &[i32])>),
     (out, channels): (&mut [f32], usize),
-) {
-    rows(cpu, out, channels, |t, out| {
+) -> Result<()> {
+    try_rows(cpu, out, channels, channels, |t, out| {
         let id = match soft {
             Some((soft_id, soft_index)) if soft_index[t] >= 0 => soft_id,
             _ => ids[t] as usize,
         };
-        table.row_f32(id, out);
+        table.row_f32(id, out)?;
         for o in out {
             *o *= scale;
         }
-    });
+        Ok(())
+    })
 }

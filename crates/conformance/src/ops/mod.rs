@@ -21,6 +21,8 @@ mod soft_merge;
 
 use crate::case::Case;
 
+pub(crate) use gelu_gate::gelu_tanh;
+
 /// The cases of one op.
 pub(crate) fn cases(kind: &str) -> Vec<Case> {
     match kind {

@@ -1,0 +1,107 @@
+//! Prints how fast a linear runs, for each instruction set, shape and number of tokens.
+//!
+//! `cargo run --release -p lapidary-backend-cpu --example linear_speed [threads]`
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lapidary_backend::{Backend, Engine, Feed, LoadOptions, Outputs};
+use lapidary_backend_cpu::CpuBackend;
+use lapidary_program::{
+    DType, Description, GraphBuilder, MemoryStore, Metadata, Method, Op, Part, Program,
+    SamplingDefaults, Sym, ValueType, WeightDecl,
+};
+
+const ISA: &str = "LAPIDARY_CPU_ISA";
+/// Outputs and inputs: layers of 270M and 1B models, and an output head that no cache holds.
+const SHAPES: [(usize, usize); 6] =
+    [(256, 640), (2048, 640), (640, 2048), (6912, 1152), (1152, 6912), (262_144, 640)];
+const TOKENS: [usize; 5] = [1, 2, 8, 64, 512];
+const PATIENCE: Duration = Duration::from_millis(400);
+
+fn main() {
+    let threads = std::env::args().nth(1).and_then(|n| n.parse().ok());
+    if std::env::var(ISA).is_ok() {
+        return measure_all(threads);
+    }
+    for isa in ["scalar", "avx2", "avx512"] {
+        let exe = std::env::current_exe().expect("an example has a file");
+        let done = Command::new(exe).args(std::env::args().skip(1)).env(ISA, isa).status();
+        if !done.expect("the example's own file can be run").success() {
+            println!("{isa}: not on this machine");
+        }
+    }
+}
+
+fn measure_all(threads: Option<usize>) {
+    for dtype in [DType::Bf16, DType::F32] {
+        for (n, k) in SHAPES {
+            let program = one_linear(n, k, dtype);
+            // A head is asked for a few rows only.
+            let most = if n > 100_000 { 8 } else { 512 };
+            let options =
+                LoadOptions { max_context: 1, max_chunk: most as u32, n_slots: 1, threads };
+            let devices = CpuBackend.probe().expect("this machine has a CPU");
+            let mut engine = CpuBackend
+                .load(&program, &devices[0], &options, &mut |_, _| {})
+                .expect("there is memory");
+            for t in TOKENS.into_iter().filter(|t| *t <= most) {
+                let seconds = time(&mut *engine, t, k);
+                let flops = 2.0 * (t * n * k) as f64 / seconds / 1e9;
+                let bytes = (n * k * dtype.size_bytes()) as f64 / seconds / 1e9;
+                println!(
+                    "{:28} {:>4} {n:>6} × {k:<4} {t:>3} tokens {:9.1} µs {flops:7.1} GFLOP/s {bytes:6.1} GB/s",
+                    engine.describe(),
+                    dtype.name(),
+                    seconds * 1e6,
+                );
+            }
+        }
+    }
+}
+
+/// The best of many runs, in seconds.
+fn time(engine: &mut dyn Engine, n_tokens: usize, k: usize) -> f64 {
+    let x: Vec<f32> = (0..n_tokens * k).map(|i| (i % 7) as f32 - 3.0).collect();
+    let mut outputs = Outputs::default();
+    let (mut best, start) = (f64::INFINITY, Instant::now());
+    while start.elapsed() < PATIENCE {
+        let start = Instant::now();
+        engine.run("op", &[Feed::f32("x", &x)], &mut outputs).expect("the feed is right");
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    best
+}
+
+fn one_linear(n: usize, k: usize, dtype: DType) -> Arc<Program> {
+    let decl = WeightDecl::dense([n as u64, k as u64], dtype);
+    let mut store = MemoryStore::new();
+    store.insert("w", Part::Data, (0..decl.size_bytes()).map(|i| (i % 60) as u8).collect());
+    let weights = BTreeMap::from([("w".to_string(), decl)]);
+    let mut graph = GraphBuilder::new(&weights, &[]);
+    let x = graph.input("x", ValueType::rows(Sym::Tokens, k as u64));
+    let y = graph
+        .node("linear", Op::Linear { weight: "w".into(), bias: None }, &[x])
+        .expect("the shapes fit");
+    graph.output("y", y);
+    let methods = BTreeMap::from([("op".to_string(), Method::new(1 << 20, graph.finish()))]);
+    let metadata = Metadata {
+        name: "linear".into(),
+        architecture: "linear".into(),
+        made_by: "linear_speed".into(),
+        vocab_size: 1,
+        max_context_len: 1 << 20,
+        bos_id: None,
+        pad_id: None,
+        eos_ids: vec![],
+        suppress_ids: vec![],
+        add_bos: false,
+        sampling: SamplingDefaults::default(),
+        modalities: vec![],
+    };
+    let description = Description { metadata, states: vec![], methods, weights };
+    let program = Program::new(description, BTreeMap::new(), Arc::new(store));
+    Arc::new(program.expect("one linear is a program"))
+}

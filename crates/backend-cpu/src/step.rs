@@ -1,0 +1,150 @@
+//! What a compiled method is made of.
+
+use lapidary_backend::Sizes;
+use lapidary_program::{AttentionSpec, Dim};
+
+use crate::weights::{MatrixId, OrderingId, TableId, VectorId};
+
+/// One entry point.
+pub(crate) struct CompiledMethod {
+    pub steps: Vec<Step>,
+    /// By graph output: its name and where it is.
+    pub outputs: Vec<(String, Value)>,
+}
+
+/// One op with its operands.
+pub(crate) struct Step {
+    /// The node that it does, unless it is an extra.
+    pub node: Option<usize>,
+    pub op: StepOp,
+    pub inputs: Vec<Value>,
+    pub outputs: Vec<Value>,
+    /// Whether the output is where the first input was.
+    pub in_place: bool,
+}
+
+/// Where a value is, and its lengths.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Value {
+    pub place: Place,
+    pub rows: Dim,
+    pub channels: usize,
+}
+
+/// Where a value is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Place {
+    /// What the caller feeds.
+    Feed(usize),
+    /// A buffer of activations.
+    Floats(usize),
+    /// A buffer of indices.
+    Ids(usize),
+}
+
+/// An op with its weights and caches resolved.
+pub(crate) enum StepOp {
+    Embed {
+        table: TableId,
+        scale: f32,
+        soft_id: Option<usize>,
+    },
+    SoftMerge,
+    Linear {
+        matrix: MatrixId,
+        bias: Option<VectorId>,
+    },
+    RmsNorm {
+        weight: Option<VectorId>,
+        eps: f32,
+        offset: f32,
+        width: usize,
+    },
+    /// The angles of one call; not a node.
+    RopeTable {
+        frequencies: Vec<f32>,
+    },
+    /// Its last input is a rope table.
+    Rope {
+        head_dim: usize,
+        pairs: usize,
+    },
+    KvWrite {
+        cache: usize,
+    },
+    Attention {
+        cache: usize,
+        spec: AttentionSpec,
+        own_key_is_cached: bool,
+    },
+    GeluGate,
+    Add,
+    Scale {
+        factor: f32,
+    },
+    ScaleBy {
+        weight: VectorId,
+    },
+    SoftCap {
+        cap: f32,
+    },
+    Slice {
+        start: usize,
+        len: usize,
+    },
+    Concat,
+    GatherRows,
+    Router {
+        matrix: MatrixId,
+        expert_scale: VectorId,
+        top_k: usize,
+    },
+    Experts {
+        gate_up: MatrixId,
+        down: MatrixId,
+    },
+    CentroidHead {
+        centroids: MatrixId,
+        ordering: OrderingId,
+        embedding: TableId,
+        top: usize,
+    },
+}
+
+/// Lengths of the buffers that all methods share.
+#[derive(Default)]
+pub(crate) struct RoomShape {
+    /// Activations, by buffer.
+    pub floats: Vec<usize>,
+    /// Indices that a router makes, by buffer.
+    pub ids: Vec<usize>,
+    /// Scratch of one thread.
+    pub per_thread: usize,
+    /// Scratch of one call.
+    pub per_call: usize,
+}
+
+impl RoomShape {
+    /// Bytes of all buffers with so many threads.
+    pub(crate) fn size_bytes(&self, n_threads: usize) -> u64 {
+        let numbers = self.floats.iter().chain(&self.ids).sum::<usize>()
+            + self.per_thread * n_threads
+            + self.per_call;
+        numbers as u64 * 4
+    }
+}
+
+impl Value {
+    /// Rows of this value in a call.
+    pub(crate) fn n_rows(&self, sizes: Sizes) -> usize {
+        match self.rows {
+            Dim::Sym(sym) => sizes.of(sym),
+            Dim::Fixed(n) => n as usize,
+        }
+    }
+
+    /// Numbers of this value in a call.
+    pub(crate) fn len(&self, sizes: Sizes) -> usize {
+        self.n_rows(sizes) * self.channels
+    }
+}

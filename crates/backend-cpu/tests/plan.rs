@@ -1,0 +1,177 @@
+//! What `plan` says is what `load` takes.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use lapidary_backend::{Backend, Feed, LoadOptions, MemoryPlan, Outputs};
+use lapidary_backend_cpu::CpuBackend;
+use lapidary_program::{
+    AttentionSpec, DType, Description, GraphBuilder, MemoryStore, Metadata, Method, Op, Part,
+    Program, Result, SamplingDefaults, StateDecl, Sym, ValueType, WeightDecl, WeightStore, input,
+};
+
+const VOCAB: u64 = 101;
+const HIDDEN: u64 = 48;
+const OPTIONS: LoadOptions =
+    LoadOptions { max_context: 1000, max_chunk: 64, n_slots: 3, threads: Some(2) };
+
+/// A store that makes its bytes when asked, like an importer that converts.
+struct Maker(MemoryStore);
+
+impl WeightStore for Maker {
+    fn part(&self, weight: &str, part: Part) -> Result<Cow<'_, [u8]>> {
+        Ok(Cow::Owned(self.0.part(weight, part)?.into_owned()))
+    }
+}
+
+/// A store that makes single rows.
+struct RowMaker(Maker);
+
+impl WeightStore for RowMaker {
+    fn part(&self, weight: &str, part: Part) -> Result<Cow<'_, [u8]>> {
+        self.0.part(weight, part)
+    }
+
+    fn make_rows(&self, weight: &str, part: Part, rows: Range<usize>) -> Option<Vec<u8>> {
+        let all = self.part(weight, part).ok()?;
+        let row = (HIDDEN * 2) as usize;
+        Some(all[rows.start * row..rows.end * row].to_vec())
+    }
+}
+
+fn store() -> MemoryStore {
+    let mut store = MemoryStore::new();
+    for name in ["embed", "head"] {
+        // Small positive numbers, whatever is read as bf16.
+        let bytes = (0..VOCAB * HIDDEN * 2).map(|i| (i * i % 59) as u8);
+        store.insert(name, Part::Data, bytes.collect());
+    }
+    store
+}
+
+/// Embedding, a cache of two windows' kinds, attention, and a head with the given weight.
+fn program(head: &str, store: Arc<dyn WeightStore>) -> Program {
+    let decl = WeightDecl::dense([VOCAB, HIDDEN], DType::Bf16);
+    let weights = BTreeMap::from([("embed".to_string(), decl.clone()), ("head".to_string(), decl)]);
+    let state = |name: &str, window| StateDecl {
+        name: name.to_string(),
+        n_kv_heads: 2,
+        head_dim: 24,
+        window,
+    };
+    let states = vec![state("ring", Some(100)), state("flat", None)];
+    let mut graph = GraphBuilder::new(&weights, &states);
+    let [tokens, slots, positions] = [input::TOKENS, input::SLOTS, input::POSITIONS]
+        .map(|name| graph.input(name, ValueType::indices(Sym::Tokens)));
+    let rows = graph.input(input::ROWS, ValueType::indices(Sym::Rows));
+    let embed = Op::Embed { weight: "embed".into(), scale: 1.0, soft_id: None };
+    let mut x = graph.node("embed", embed, &[tokens]).unwrap();
+    for state in &states {
+        let op = Op::KvWrite { state: state.name.clone() };
+        graph.node(format!("{} write", state.name), op, &[x, x, slots, positions]).unwrap();
+        let spec = AttentionSpec {
+            n_heads: 2,
+            n_kv_heads: 2,
+            head_dim: 24,
+            scale: 1.0,
+            window: state.window,
+            bidirectional: false,
+        };
+        let op = Op::Attention { state: state.name.clone(), spec };
+        x = graph.node(state.name.clone(), op, &[x, slots, positions]).unwrap();
+    }
+    let x = graph.node("rows", Op::GatherRows, &[x, rows]).unwrap();
+    let op = Op::Linear { weight: head.into(), bias: None };
+    let logits = graph.node("head", op, &[x]).unwrap();
+    graph.output("logits", logits);
+    let methods = BTreeMap::from([("forward".to_string(), Method::new(64, graph.finish()))]);
+    let metadata = Metadata {
+        name: "plan".into(),
+        architecture: "plan".into(),
+        made_by: "a test".into(),
+        vocab_size: VOCAB as u32,
+        max_context_len: 4096,
+        bos_id: None,
+        pad_id: None,
+        eos_ids: vec![],
+        suppress_ids: vec![],
+        add_bos: false,
+        sampling: SamplingDefaults::default(),
+        modalities: vec![],
+    };
+    let description = Description { metadata, states, methods, weights };
+    Program::new(description, BTreeMap::new(), store).unwrap()
+}
+
+fn plan(program: &Program) -> MemoryPlan {
+    CpuBackend.plan(program, &OPTIONS).unwrap()
+}
+
+/// A head of 101 rows is packed as 112.
+const PACKED: u64 = 112 * HIDDEN * 2;
+
+#[test]
+fn a_tied_head_is_stored_once() {
+    assert_eq!(plan(&program("embed", Arc::new(store()))).weights, PACKED);
+    assert_eq!(plan(&program("embed", Arc::new(Maker(store())))).weights, PACKED);
+}
+
+#[test]
+fn a_table_stays_in_a_store_that_lends() {
+    assert_eq!(plan(&program("head", Arc::new(store()))).weights, PACKED);
+}
+
+#[test]
+fn a_table_stays_in_a_store_that_makes_rows() {
+    assert_eq!(plan(&program("head", Arc::new(RowMaker(Maker(store()))))).weights, PACKED);
+}
+
+#[test]
+fn a_table_is_read_alike_from_every_store() {
+    let stores: [Arc<dyn WeightStore>; 3] =
+        [Arc::new(store()), Arc::new(Maker(store())), Arc::new(RowMaker(Maker(store())))];
+    let logits = stores.map(|store| {
+        let program = Arc::new(program("head", store));
+        let device = &CpuBackend.probe().unwrap()[0];
+        let mut engine = CpuBackend.load(&program, device, &OPTIONS, &mut |_, _| {}).unwrap();
+        let feeds = [
+            Feed::i32(input::TOKENS, &[100, 7]),
+            Feed::i32(input::SLOTS, &[0, 0]),
+            Feed::i32(input::POSITIONS, &[0, 1]),
+            Feed::i32(input::ROWS, &[1]),
+        ];
+        let mut outputs = Outputs::default();
+        engine.run("forward", &feeds, &mut outputs).unwrap();
+        outputs.get("logits").unwrap().data.clone()
+    });
+    assert!(logits[0].iter().any(|x| *x != 0.0));
+    assert_eq!(logits[0], logits[1]);
+    assert_eq!(logits[0], logits[2]);
+}
+
+#[test]
+fn a_table_from_a_store_that_makes_is_kept() {
+    let kept = VOCAB * HIDDEN * 2;
+    assert_eq!(plan(&program("head", Arc::new(Maker(store())))).weights, PACKED + kept);
+}
+
+#[test]
+fn caches_are_counted_as_padded() {
+    // A ring of 100 + 64 − 1 positions and a flat one of 1000, in blocks of 128; values of 24
+    // channels are padded to 32.
+    let positions = 256 + 1024;
+    let want = 3 * positions * 2 * (24 + 32) * 4;
+    assert_eq!(plan(&program("embed", Arc::new(store()))).kv, want);
+}
+
+#[test]
+fn logits_are_planned_for_one_row_per_slot() {
+    let activations = plan(&program("embed", Arc::new(store()))).activations;
+    // Two buffers of a chunk, in which the rows and logits of three slots find room too (those of
+    // a whole chunk would not), and attention's scratch.
+    let buffers = 2 * 64 * HIDDEN * 4;
+    let scratch = 2 * 24 * (24 + 128 + 2 * 26) * 4 + 2 * 26 * 9 * 4;
+    assert_eq!(activations, buffers + scratch);
+}
