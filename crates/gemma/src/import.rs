@@ -118,6 +118,13 @@ impl WeightStore for WithDraft {
         }
     }
 
+    fn is_at_hand(&self, weight: &str) -> bool {
+        match weight.strip_prefix(DRAFT_PREFIX) {
+            Some(own) => self.draft.is_at_hand(own),
+            None => self.target.is_at_hand(weight),
+        }
+    }
+
     fn make_rows(&self, weight: &str, part: Part, rows: Range<usize>) -> Option<Vec<u8>> {
         match weight.strip_prefix(DRAFT_PREFIX) {
             Some(own) => self.draft.make_rows(own, part, rows),

@@ -136,12 +136,16 @@ pub(crate) fn unpack_codes(bits: u8, packed: &[u8], codes: &mut [u8]) {
             }
         }
         _ => {
-            let mask = (1u16 << bits) - 1;
-            for (k, code) in codes.iter_mut().enumerate() {
-                let bit = k * bits as usize;
-                let low = u16::from(packed[bit / 8]);
-                let high = packed.get(bit / 8 + 1).map_or(0, |b| u16::from(*b));
-                *code = (((low | high << 8) >> (bit % 8)) & mask) as u8;
+            // Eight codes fill `bits` bytes.
+            let mask = (1u64 << bits) - 1;
+            for (codes, packed) in codes.chunks_mut(8).zip(packed.chunks(bits.into())) {
+                let mut word = [0u8; 8];
+                word[..packed.len()].copy_from_slice(packed);
+                let mut word = u64::from_le_bytes(word);
+                for code in codes {
+                    *code = (word & mask) as u8;
+                    word >>= bits;
+                }
             }
         }
     }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::dtype::DType;
-use crate::encoding::{Encoding, QuantLayout, ScaleFormat};
+use crate::encoding::{Encoding, QuantLayout, ScaleFormat, unpack_codes};
 use crate::error::{Error, Result};
 
 /// The stored pieces of a weight.
@@ -51,6 +51,12 @@ pub trait WeightStore: Send + Sync {
             .filter(|part| decl.part_bytes(*part) > 0)
             .map(|part| Ok((part, self.part(weight, part)?)))
             .collect()
+    }
+
+    /// Whether the bytes of a weight are at hand, in a mapped file or in memory, and cost nothing to
+    /// ask for; otherwise they are made anew each time.
+    fn is_at_hand(&self, _weight: &str) -> bool {
+        true
     }
 
     /// Some rows of one part, if this store makes its bytes and can make just those. Embedding
@@ -291,48 +297,6 @@ impl<'a> Weight<'a> {
         }
     }
 
-    /// The scales of one row as floats, nesting resolved.
-    pub fn row_scales(&self, row: usize, out: &mut [f32]) {
-        self.row_factors(row, &self.scale, &self.super_scale, out);
-    }
-
-    /// The biases of one row as floats; zeros if there are none.
-    pub fn row_biases(&self, row: usize, out: &mut [f32]) {
-        if self.bias.is_empty() {
-            out.fill(0.0);
-        } else {
-            self.row_factors(row, &self.bias, &self.super_bias, out);
-        }
-    }
-
-    fn row_factors(&self, row: usize, sub: &[u8], sup: &[u8], out: &mut [f32]) {
-        let Encoding::Quant(q) = self.decl.encoding else {
-            out.fill(1.0);
-            return;
-        };
-        let groups = out.len();
-        let take = |bytes: &[u8], dtype: DType, n: usize, out: &mut [f32]| {
-            let size = dtype.size_bytes();
-            dtype.decode_f32(&bytes[row * n * size..(row + 1) * n * size], out);
-        };
-        match q.scale {
-            ScaleFormat::Plain { dtype } => take(sub, dtype, groups, out),
-            ScaleFormat::Nested { per, sub: sub_dtype, dtype } => {
-                take(sub, sub_dtype, groups, out);
-                let n_super = groups / per as usize;
-                let size = dtype.size_bytes();
-                let row_bytes = &sup[row * n_super * size..(row + 1) * n_super * size];
-                for (outer, bytes) in out.chunks_mut(per as usize).zip(row_bytes.chunks(size)) {
-                    let mut factor = [0.0];
-                    dtype.decode_f32(bytes, &mut factor);
-                    for scale in outer {
-                        *scale *= factor[0];
-                    }
-                }
-            }
-        }
-    }
-
     /// The numbers of one row. This is the meaning of every encoding.
     pub fn row_f32(&self, row: usize, out: &mut [f32]) {
         let cols = self.decl.cols();
@@ -346,24 +310,62 @@ impl<'a> Weight<'a> {
             Encoding::Quant(q) => q,
         };
         let row_bytes = q.row_bytes(cols);
-        let mut codes = vec![0u8; cols];
-        q.unpack_row(&self.data[row * row_bytes..(row + 1) * row_bytes], &mut codes);
-        let groups = q.groups(cols);
-        let mut scales = vec![0.0; groups];
-        let mut biases = vec![0.0; groups];
-        self.row_scales(row, &mut scales);
-        self.row_biases(row, &mut biases);
+        let packed = &self.data[row * row_bytes..(row + 1) * row_bytes];
+        let (group, bits) = (q.group as usize, usize::from(q.bits));
+        if group % 8 != 0 {
+            // Groups that do not begin with a byte are unpacked with their row.
+            let mut codes = vec![0u8; cols];
+            q.unpack_row(packed, &mut codes);
+            for (g, (out, codes)) in out.chunks_mut(group).zip(codes.chunks(group)).enumerate() {
+                self.decode_group(&q, (row, g), codes, out);
+            }
+            return;
+        }
+        let mut codes = [0u8; 256];
+        for (g, out) in out.chunks_mut(group).enumerate() {
+            for (i, out) in out.chunks_mut(codes.len()).enumerate() {
+                let first = (g * group + i * codes.len()) * bits / 8;
+                let codes = &mut codes[..out.len()];
+                unpack_codes(q.bits, &packed[first..first + out.len() * bits / 8], codes);
+                self.decode_group(&q, (row, g), codes, out);
+            }
+        }
+    }
+
+    fn decode_group(
+        &self,
+        q: &QuantLayout,
+        (row, g): (usize, usize),
+        codes: &[u8],
+        out: &mut [f32],
+    ) {
+        // Constants of the group, outside the loop so that it becomes vectors.
+        let scale = self.factor(q, (row, g), &self.scale, &self.super_scale);
         let offset = i32::from(q.offset);
-        for (g, (out, codes)) in
-            out.chunks_mut(q.group as usize).zip(codes.chunks(q.group as usize)).enumerate()
-        {
-            // Constants of the group, outside the loop so that it becomes vectors.
-            let (scale, bias) = (scales[g], biases[g]);
-            let scaled = |code: &u8| (i32::from(*code) - offset) as f32 * scale;
-            if q.affine {
-                out.iter_mut().zip(codes).for_each(|(o, code)| *o = scaled(code) + bias);
-            } else {
-                out.iter_mut().zip(codes).for_each(|(o, code)| *o = scaled(code));
+        let scaled = |code: &u8| (i32::from(*code) - offset) as f32 * scale;
+        if q.affine {
+            let bias = self.factor(q, (row, g), &self.bias, &self.super_bias);
+            out.iter_mut().zip(codes).for_each(|(o, code)| *o = scaled(code) + bias);
+        } else {
+            out.iter_mut().zip(codes).for_each(|(o, code)| *o = scaled(code));
+        }
+    }
+
+    /// The scale or the bias of one group, nesting resolved.
+    fn factor(&self, q: &QuantLayout, (row, g): (usize, usize), sub: &[u8], sup: &[u8]) -> f32 {
+        let groups = q.groups(self.decl.cols());
+        let at = |bytes: &[u8], dtype: DType, i: usize| {
+            let size = dtype.size_bytes();
+            let mut value = [0.0];
+            dtype.decode_f32(&bytes[i * size..(i + 1) * size], &mut value);
+            value[0]
+        };
+        match q.scale {
+            ScaleFormat::Plain { dtype } => at(sub, dtype, row * groups + g),
+            ScaleFormat::Nested { per, sub: sub_dtype, dtype } => {
+                let per = per as usize;
+                let own = at(sub, sub_dtype, row * groups + g);
+                own * at(sup, dtype, row * (groups / per) + g / per)
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use half::{bf16, f16};
@@ -58,11 +59,29 @@ impl WeightStore for QuantisedStore {
             return self.source.parts(weight, decl);
         };
         let source = Weight::fetch(weight, old, self.source.as_ref())?;
-        Ok(match (action, new.encoding) {
-            (Action::Quantise(q), Encoding::Quant(layout)) => codes(&source, q, &layout),
-            (Action::Dense(dtype), _) => vec![(Part::Data, Cow::Owned(dense(&source, *dtype)))],
-            _ => self.source.parts(weight, decl)?,
-        })
+        Ok(make(&source, action, new))
+    }
+
+    fn is_at_hand(&self, weight: &str) -> bool {
+        !self.planned.contains_key(weight) && self.source.is_at_hand(weight)
+    }
+
+    fn make_rows(&self, weight: &str, part: Part, rows: Range<usize>) -> Option<Vec<u8>> {
+        let Some((action, old, new)) = self.planned.get(weight) else {
+            return self.source.make_rows(weight, part, rows);
+        };
+        let source = Weight::fetch_rows(weight, old, self.source.as_ref(), rows).ok()?;
+        let made = make(&source, action, new);
+        made.into_iter().find(|(p, _)| *p == part).map(|(_, bytes)| bytes.into_owned())
+    }
+}
+
+/// The parts of what a recipe makes of some numbers.
+fn make(source: &Weight<'_>, action: &Action, new: &WeightDecl) -> Vec<(Part, Cow<'static, [u8]>)> {
+    match (action, new.encoding) {
+        (Action::Quantise(q), Encoding::Quant(layout)) => codes(source, q, &layout),
+        (Action::Dense(dtype), _) => vec![(Part::Data, Cow::Owned(dense(source, *dtype)))],
+        _ => vec![],
     }
 }
 

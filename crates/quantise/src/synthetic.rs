@@ -58,6 +58,10 @@ impl WeightStore for Synthetic {
         })
     }
 
+    fn is_at_hand(&self, _weight: &str) -> bool {
+        false
+    }
+
     fn make_rows(&self, weight: &str, part: Part, rows: Range<usize>) -> Option<Vec<u8>> {
         self.rows(weight, part, Some(rows))
     }

@@ -6,6 +6,7 @@
 //! one side to look at. This room knows programs and the backend contract, and no other backend.
 
 mod engine;
+mod kept;
 mod ops;
 
 use std::sync::Arc;
@@ -36,10 +37,10 @@ impl Backend for ReferenceBackend {
         Vec::new()
     }
 
-    /// Weights count as 0: they are read from the program's store and never copied.
+    /// Weights that are at hand count as 0: they are read from the program's store, never copied.
     fn plan(&self, program: &Program, options: &LoadOptions) -> Result<MemoryPlan> {
         Ok(MemoryPlan {
-            weights: 0,
+            weights: kept::size_bytes(program),
             kv: MemoryPlan::kv_bytes(program, options, 4),
             activations: MemoryPlan::activation_bytes(program, options),
         })
@@ -52,7 +53,7 @@ impl Backend for ReferenceBackend {
         options: &LoadOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Box<dyn Engine>> {
-        let engine = ReferenceEngine::new(program.clone(), options.clone())?;
+        let engine = ReferenceEngine::new(kept::keep(program)?, options.clone())?;
         let total = program.weight_bytes();
         progress(total, total);
         Ok(Box::new(engine))

@@ -132,6 +132,14 @@ impl GgufStore {
 }
 
 impl WeightStore for GgufStore {
+    fn is_at_hand(&self, weight: &str) -> bool {
+        let whole = match self.sources.get(weight) {
+            Some(Source::Whole(index)) => self.file.tensors().get(*index),
+            _ => None,
+        };
+        whole.is_some_and(|t| matches!(t.ggml_type.encoding(), Some(Encoding::Dense(_))))
+    }
+
     fn make_rows(&self, weight: &str, part: Part, rows: Range<usize>) -> Option<Vec<u8>> {
         match self.sources.get(weight)? {
             Source::Whole(index) => self.quantised_rows(*index, part, &rows),
