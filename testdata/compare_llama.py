@@ -9,12 +9,10 @@ the comparison could not be made. Needs requirements-llama.txt: llama.cpp comes 
 extension module exports the C API, which is called here by ctypes.
 
 llama.cpp rounds activations to int8 and keys and values to f16, so its logits are not exact: on this file they stray
-from float32 arithmetic on the same weights (make_270m.py) by a KL of about 0.004. A near-tie between two tokens can
+from float32 arithmetic on the same weights (make_270m.py) by a KL of about 0.005. A near-tie between two tokens can
 fall either way, so a greedy text may part from llama.cpp's only where llama.cpp itself was undecided.
 """
 import argparse
-import ctypes as c
-import importlib.util
 import json
 import math
 import os
@@ -22,21 +20,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-try:
-    import numpy as np
-except ImportError:
-    sys.exit("numpy is missing: pip install -r testdata/requirements-llama.txt")
+from libllama import WINDOW, Llama, cannot, log_sum_exp  # first: it says what to install
+import numpy as np
 
-WINDOW = 512
-FIRST_SCORED = WINDOW // 2
 N_MUST_MATCH = 32
 N_LOGIT_ROWS = 64
 MAX_PPL_DEVIATION = 0.005
+# Exact arithmetic has 0.005 and 59 of 64 rows; int8 activations of our own are given room for as much again, and more.
 MAX_MEAN_KL = 0.02
-MIN_TOP1_AGREEMENT = 0.9
-# In logits. Measured between llama.cpp and float32 on this file, a margin moves by less than this.
+MIN_TOP1_AGREEMENT = 0.85
+# In logits. Measured on 72 prompts, 2,435 tokens: between llama.cpp and float32 the lead of the best token moves by
+# 0.23 (standard deviation), by more than 0.74 once in a hundred.
 NEAR_TIE = 1.0
 
 PARAGRAPH = (
@@ -61,183 +58,60 @@ TEXTS = [
     "x" * 40 + "=" * 40 + "-" * 7 + "Donaudampfschifffahrtsgesellschaft",
     PARAGRAPH,
 ]
+# The model is sure of itself here: every one of the first 48 tokens wins by more than a logit, in llama.cpp and in
+# float32. The last one is longer than the sliding window of 512 and copies what lies behind it.
 PROMPTS = [
-    "The capital of France is",
+    "1, 2, 3, 4, 5, 6, 7, 8,",
+    '{"id": 1, "name": "one"}\n{"id": 2, "name": "two"}\n{"id": 3, "name": "three"}\n{"id": 4,',
+    "case 0: return 0;\ncase 1: return 1;\ncase 2: return 2;\n",
+    "Monday\nTuesday\nWednesday\nThursday\nFriday\nSaturday\nSunday\nMonday\nTuesday\n",
+    "France: Paris\nItaly: Rome\nSpain: Madrid\nGermany: Berlin\nFrance: Paris\nItaly: Rome\n",
+    "un, deux, trois, quatre, cinq, six, sept, huit, neuf, dix, un, deux,",
+    "春眠不觉晓，处处闻啼鸟。夜来风雨声，花落知多少。床前明月光，疑是地上霜。举头望明月，低头思故乡。\n春眠不觉晓，",
+    (PARAGRAPH + "\n\n") * 5 + PARAGRAPH[:40],
 ]
-# Continued only in the full comparison, and judged only by where they part.
-UNDECIDED_PROMPTS = []
+# Here it is not: the best two tokens come as near as 0.01 and int8 activations decide. Judged only by where they part.
+UNDECIDED_PROMPTS = [
+    "The capital of France is",
+    "The quick brown fox",
+    "def fibonacci(n):\n",
+    "Water boils at",
+    "The sun rises in the east and",
+    "Once upon a time",
+    "La capitale de la France est",
+    "To be, or not to be,",
+    "#include <stdio.h>\n\nint main() {\n",
+    "The planets of the solar system are Mercury,",
+]
 
 
-class Llama:
-    """A GGUF in llama.cpp, by its C API."""
-
-    class Params(c.Structure):
-        # Parameters by value. Both structures are larger than two registers on every ABI, so a block that is too
-        # large passes like the true one; only the first words of the context's are touched, and __init__ checks
-        # that they arrived.
-        _fields_ = [("words", c.c_uint32 * 256)]
-
-    class Batch(c.Structure):
-        _fields_ = [
-            ("n_tokens", c.c_int32),
-            ("token", c.POINTER(c.c_int32)),
-            ("embd", c.POINTER(c.c_float)),
-            ("pos", c.POINTER(c.c_int32)),
-            ("n_seq_id", c.POINTER(c.c_int32)),
-            ("seq_id", c.POINTER(c.POINTER(c.c_int32))),
-            ("logits", c.POINTER(c.c_int8)),
-        ]
-
-    def __init__(self, path: Path, n_threads: int):
-        self.lib = load_library()
-        self.declare()
-        self.lib.llama_log_set(SILENCE, None)
-        self.lib.llama_backend_init()
-        self.model = self.lib.llama_model_load_from_file(os.fsencode(path), self.lib.llama_model_default_params())
-        if not self.model:
-            cannot(f"llama.cpp does not load {path}")
-        self.vocab = self.lib.llama_model_get_vocab(self.model)
-        self.n_vocab = self.lib.llama_vocab_n_tokens(self.vocab)
-        params = self.lib.llama_context_default_params()
-        asked = [2 * WINDOW, WINDOW, 128]  # n_ctx, n_batch, n_ubatch
-        params.words[:3] = asked
-        self.ctx = self.lib.llama_init_from_model(self.model, params)
-        if not self.ctx:
-            cannot("llama.cpp makes no context")
-        lib = self.lib
-        got = [lib.llama_n_ctx(self.ctx), lib.llama_n_batch(self.ctx), lib.llama_n_ubatch(self.ctx)]
-        if got != asked:
-            cannot(f"llama.cpp's parameters lie otherwise than this script believes: asked {asked}, got {got}")
-        lib.llama_set_n_threads(self.ctx, n_threads, n_threads)
-
-    def declare(self):
-        pointer, integer, params = c.c_void_p, c.c_int32, self.Params
-        ids = c.POINTER(c.c_int32)
-        signatures = {
-            "llama_log_set": (None, [LOG_CALLBACK, pointer]),
-            "llama_backend_init": (None, []),
-            "llama_version": (c.c_char_p, []),
-            "llama_model_default_params": (params, []),
-            "llama_context_default_params": (params, []),
-            "llama_model_load_from_file": (pointer, [c.c_char_p, params]),
-            "llama_init_from_model": (pointer, [pointer, params]),
-            "llama_model_get_vocab": (pointer, [pointer]),
-            "llama_vocab_n_tokens": (integer, [pointer]),
-            "llama_vocab_bos": (integer, [pointer]),
-            "llama_n_ctx": (c.c_uint32, [pointer]),
-            "llama_n_batch": (c.c_uint32, [pointer]),
-            "llama_n_ubatch": (c.c_uint32, [pointer]),
-            "llama_set_n_threads": (None, [pointer, integer, integer]),
-            "llama_get_memory": (pointer, [pointer]),
-            "llama_memory_clear": (None, [pointer, c.c_bool]),
-            "llama_tokenize": (integer, [pointer, c.c_char_p, integer, ids, integer, c.c_bool, c.c_bool]),
-            "llama_token_to_piece": (integer, [pointer, integer, c.c_char_p, integer, integer, c.c_bool]),
-            "llama_decode": (integer, [pointer, self.Batch]),
-            "llama_get_logits_ith": (c.POINTER(c.c_float), [pointer, integer]),
-        }
-        for name, (result, arguments) in signatures.items():
-            try:
-                function = getattr(self.lib, name)
-            except AttributeError:
-                cannot(f"this xllamacpp does not export {name}; install testdata/requirements-llama.txt")
-            function.restype, function.argtypes = result, arguments
-
-    def version(self) -> str:
-        return self.lib.llama_version().decode()
-
-    def tokens(self, text: str) -> list[int]:
-        """Ids with BOS; special tokens that are spelt in the text stay text."""
-        utf8 = text.encode()
-        ids = (c.c_int32 * (len(utf8) + 2))()
-        n = self.lib.llama_tokenize(self.vocab, utf8, len(utf8), ids, len(ids), True, False)
-        if n < 0:
-            cannot(f"llama.cpp does not tokenise {text[:40]!r}")
-        return ids[:n]
-
-    def piece(self, token: int) -> str:
-        buffer = c.create_string_buffer(256)
-        n = self.lib.llama_token_to_piece(self.vocab, token, buffer, len(buffer), 0, True)
-        return buffer.raw[: max(n, 0)].decode(errors="replace")
-
-    def forget(self):
-        self.lib.llama_memory_clear(self.lib.llama_get_memory(self.ctx), True)
-
-    def decode(self, tokens: list[int], start: int, first_row: int):
-        """Run tokens at positions start… and yield the logits after each one from index first_row on.
-
-        A row is llama.cpp's own memory: it is valid until the next decode.
-        """
-        n = len(tokens)
-        zero = (c.c_int32 * 1)(0)
-        batch = self.Batch(
-            n,
-            (c.c_int32 * n)(*tokens),
-            None,
-            (c.c_int32 * n)(*range(start, start + n)),
-            (c.c_int32 * n)(*([1] * n)),
-            (c.POINTER(c.c_int32) * n)(*([c.cast(zero, c.POINTER(c.c_int32))] * n)),
-            (c.c_int8 * n)(*[int(i >= first_row) for i in range(n)]),
-        )
-        failed = self.lib.llama_decode(self.ctx, batch)
-        if failed:
-            cannot(f"llama_decode answered {failed}")
-        for i in range(first_row, n):
-            yield np.ctypeslib.as_array(self.lib.llama_get_logits_ith(self.ctx, i), (self.n_vocab,))
-
-    def greedy(self, prompt: list[int], n: int) -> tuple[list[int], list[float]]:
-        """The n best tokens, and by how much each beat the second-best."""
-        self.forget()
-        (row,) = self.decode(prompt, 0, len(prompt) - 1)
-        out, margins = [], []
-        while True:
-            out.append(int(row.argmax()))
-            second, best = np.partition(row, -2)[-2:]
-            margins.append(float(best - second))
-            if len(out) == n:
-                return out, margins
-            (row,) = self.decode(out[-1:], len(prompt) + len(out) - 1, 0)
-
-    def nll(self, tokens: list[int]) -> tuple[float, int]:
-        """Negative log-likelihood summed over the scored tokens, and their number, as llama-perplexity does it.
-
-        Whole windows only; each begins with BOS in place of its first token; the rows of the second half but the last
-        are scored, each against the token behind it.
-        ref: github.com/ggml-org/llama.cpp/blob/050fc7f32de16858ac667d775b43a51ed8976e6f/tools/perplexity/perplexity.cpp
-        """
-        bos = self.lib.llama_vocab_bos(self.vocab)
-        total, n_scored = 0.0, 0
-        for start in range(0, len(tokens) - WINDOW + 1, WINDOW):
-            window = tokens[start : start + WINDOW]
-            self.forget()
-            rows = self.decode([bos] + window[1:], 0, FIRST_SCORED)
-            for row, target in zip(rows, window[FIRST_SCORED + 1 :]):
-                total -= float(row[target]) - log_sum_exp(row)
-                n_scored += 1
-        return total, n_scored
+class OursFailed(Exception):
+    """Our command ended with an error: a failure of the check that called it."""
 
 
 class Lapidary:
     """Our command."""
 
     def __init__(self, binary: Path, model: Path, backend: str | None, folder: Path):
-        self.binary, self.model, self.folder = binary, model, folder
+        self.binary, self.model, self.folder = binary.resolve(), model, folder
         self.backend = ["--backend", backend] if backend else []
 
     def call(self, *arguments) -> str:
         command = [str(a) for a in (self.binary, *arguments)]
         done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
         if done.returncode:
-            cannot(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
+            raise OursFailed(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
         return done.stdout
 
     def tokens(self, text: str) -> list[int]:
-        file = self.folder / "text.txt"
-        file.write_bytes(text.encode())
-        return json.loads(self.call("tokens", self.model, "--file", file))
+        with tempfile.NamedTemporaryFile(dir=self.folder, suffix=".txt", delete=False) as file:
+            file.write(text.encode())
+        return json.loads(self.call("tokens", self.model, "--file", file.name))
 
     def logits(self, tokens: list[int], *arguments) -> dict[str, np.ndarray]:
         ids, out = self.folder / "tokens.json", self.folder / "logits.safetensors"
         ids.write_text(json.dumps(tokens))
+        out.unlink(missing_ok=True)
         self.call("logits", self.model, "--tokens", ids, *arguments, "--out", out, *self.backend)
         return read_safetensors(out)
 
@@ -264,11 +138,21 @@ class Report:
         self.n_failed += not passed
         print(f"  {'ok  ' if passed else 'FAIL'}  {line}", flush=True)
 
+    def run(self, check, *arguments):
+        try:
+            check(self, *arguments)
+        except OursFailed as e:
+            self.judge(False, str(e))
+        except (OSError, KeyError, ValueError) as e:
+            self.judge(False, f"our answer is missing or malformed: {e!r}")
+
 
 def compare_tokens(report: Report, llama: Llama, ours: Lapidary):
     print("token ids")
-    for text in TEXTS:
-        want, got = llama.tokens(text), ours.tokens(text)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # each call reads the vocabulary, on one core
+        all_ours = list(pool.map(ours.tokens, TEXTS))
+    for text, got in zip(TEXTS, all_ours):
+        want = llama.tokens(text)
         line = f"{len(want):4} ids  {shown(text)}"
         if got != want:
             i = first_difference(want, got)
@@ -277,20 +161,23 @@ def compare_tokens(report: Report, llama: Llama, ours: Lapidary):
 
 
 def compare_greedy(report: Report, llama: Llama, ours: Lapidary, prompts: list[str], n: int, n_must_match: int):
-    print(f"greedy, {n} tokens, {n_must_match} must match; margins are llama.cpp's best minus second-best logit")
-    print("        matched  least margin  prompt")
+    rule = f"{n_must_match} must match" if n_must_match else "undecided prompts"
+    print(f"greedy, {n} tokens, {rule}; may part where llama.cpp puts our token less than {NEAR_TIE} behind its own")
+    print("        matched  least lead  prompt")
     for prompt in prompts:
         ids = llama.tokens(prompt)
-        want, margins = llama.greedy(ids, n)
+        want, rows = llama.greedy(ids, n)
         got = ours.greedy(ids, n)
-        matched = first_difference(want, got)
-        line = f"{matched:4}/{n}  {min(margins):12.3f}  {shown(prompt)}"
-        passed = matched >= n_must_match
-        if matched < n:
-            mine = f"{got[matched]} {llama.piece(got[matched])!r}" if matched < len(got) else "nothing"
-            line += f"  at token {matched} llama.cpp {want[matched]} {llama.piece(want[matched])!r}, ours {mine}"
-            line += f", margin {margins[matched]:.3f}"
-            passed = passed and margins[matched] < NEAR_TIE
+        if len(got) != n:
+            raise OursFailed(f"{len(got)} greedy tokens instead of {n} for {shown(prompt)}")
+        at = first_difference(want, got)
+        line = f"{at:4}/{n}  {min(map(lead, rows)):10.3f}  {shown(prompt)}"
+        passed = at >= n_must_match
+        if at < n:
+            behind = float(rows[at][want[at]] - rows[at][got[at]])
+            passed = passed and behind < NEAR_TIE
+            line += f"  at token {at} llama.cpp {want[at]} {llama.piece(want[at])!r}, leading by {lead(rows[at]):.3f}"
+            line += f"; ours {got[at]} {llama.piece(got[at])!r}, {behind:.3f} behind"
         report.judge(passed, line)
 
 
@@ -333,9 +220,9 @@ def compare_perplexity(report: Report, llama: Llama, ours: Lapidary, text: Path,
 def print_reference(llama: Llama, text: Path | None, n_greedy: int, n_tokens: int):
     """llama.cpp's own figures."""
     for prompt in PROMPTS + UNDECIDED_PROMPTS:
-        out, margins = llama.greedy(llama.tokens(prompt), n_greedy)
-        least = int(np.argmin(margins))
-        print(f"{shown(prompt)}  least margin {margins[least]:.3f} at {least}")
+        out, rows = llama.greedy(llama.tokens(prompt), n_greedy)
+        leads = [lead(row) for row in rows]
+        print(f"{shown(prompt)}  least lead {min(leads):.3f} at token {int(np.argmin(leads))}")
         print("    " + repr("".join(map(llama.piece, out))), flush=True)
     if text:
         start = time.monotonic()
@@ -371,16 +258,17 @@ def main() -> int:
     report = Report()
     with tempfile.TemporaryDirectory(prefix="compare_llama-") as folder:
         ours = Lapidary(args.lapidary, args.model, args.backend, Path(folder))
-        compare_tokens(report, llama, ours)
-        compare_greedy(report, llama, ours, PROMPTS, n_greedy, N_MUST_MATCH)
-        if not args.short:
-            compare_greedy(report, llama, ours, UNDECIDED_PROMPTS, n_greedy, 0)
-        compare_logits(report, llama, ours)
+        undecided = UNDECIDED_PROMPTS[:1] if args.short else UNDECIDED_PROMPTS
+        report.run(compare_tokens, llama, ours)
+        report.run(compare_greedy, llama, ours, PROMPTS, n_greedy, N_MUST_MATCH)
+        report.run(compare_greedy, llama, ours, undecided, n_greedy, 0)
+        report.run(compare_logits, llama, ours)
         if args.text:
-            compare_perplexity(report, llama, ours, args.text, n_tokens)
+            report.run(compare_perplexity, llama, ours, args.text, n_tokens)
         else:
             print("SKIPPED perplexity: no --text given")
-    print(f"{report.n_passed} passed, {report.n_failed} failed in {time.monotonic() - start:.0f} s")
+    print(f"took {time.monotonic() - start:.0f} s")
+    print(f"{report.n_passed} passed, {report.n_failed} failed")
     return int(report.n_failed > 0)
 
 
@@ -398,9 +286,10 @@ def head_of(llama: Llama, text: Path, n_tokens: int) -> tuple[str, list[int]]:
     return head, ids[:n_tokens]
 
 
-def log_sum_exp(row: np.ndarray) -> float:
-    top = row.max()
-    return float(top) + math.log(np.exp(row - top).sum(dtype=np.float64))
+def lead(row: np.ndarray) -> float:
+    """The best logit minus the second-best."""
+    second, best = np.partition(row, -2)[-2:]
+    return float(best - second)
 
 
 def kl_divergence(want: np.ndarray, got: np.ndarray) -> float:
@@ -429,30 +318,6 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
             first, last = t["data_offsets"]
             tensors[name] = np.frombuffer(data[begin + first : begin + last], dtypes[t["dtype"]]).reshape(t["shape"])
     return tensors
-
-
-def load_library() -> c.CDLL:
-    spec = importlib.util.find_spec("xllamacpp")
-    folders = list(spec.submodule_search_locations or []) if spec else []
-    found = [p for folder in folders for end in ("so", "pyd") for p in Path(folder).glob(f"xllamacpp*.{end}")]
-    if not found:
-        cannot("xllamacpp is missing: pip install -r testdata/requirements-llama.txt")
-    # Threads that spin at every barrier are 7 times slower as soon as another process wants the cores.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    try:
-        return c.CDLL(str(found[0]))
-    except OSError as e:
-        cannot(f"{found[0]} does not load: {e}")
-
-
-def cannot(why: str):
-    """The comparison can't be made: this is neither a pass nor a difference."""
-    print(f"compare_llama: {why}", file=sys.stderr)
-    sys.exit(2)
-
-
-LOG_CALLBACK = c.CFUNCTYPE(None, c.c_int, c.c_char_p, c.c_void_p)
-SILENCE = LOG_CALLBACK(lambda level, text, user: None)
 
 
 if __name__ == "__main__":

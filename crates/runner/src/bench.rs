@@ -40,9 +40,8 @@ impl BenchTest {
 /// on what they say, except through the experts that they choose.
 pub fn bench_once(runner: &mut Runner, test: BenchTest) -> Result<f64> {
     let vocab_size = runner.metadata().vocab_size;
-    let tokens: Vec<u32> = (0..test.context() as u32)
-        .map(|i| i.wrapping_mul(2_654_435_761) % vocab_size)
-        .collect();
+    let tokens: Vec<u32> =
+        (0..test.context() as u32).map(|i| i.wrapping_mul(2_654_435_761) % vocab_size).collect();
     if test.n_gen == 0 {
         return prefill(runner, &tokens, test);
     }
@@ -67,11 +66,8 @@ fn prefill(runner: &mut Runner, tokens: &[u32], test: BenchTest) -> Result<f64> 
     runner.forget();
     runner.logits(&tokens[..test.depth], Rows::Last, None, &mut |_, _| {})?;
     let all = tokens[..test.depth + test.n_prompt].to_vec();
-    let request = Request {
-        max_new: 1,
-        ignore_eos: true,
-        ..Request::new(all, SamplingParams::greedy())
-    };
+    let request =
+        Request { max_new: 1, ignore_eos: true, ..Request::new(all, SamplingParams::greedy()) };
     let finish = runner.generate(request, &CancelToken::new(), |_| {})?;
     Ok(finish.stats.prefill_s)
 }
