@@ -66,8 +66,7 @@ pub fn sizes(root: &Path) -> Result<()> {
 fn all_sources(root: &Path) -> Result<Vec<PathBuf>> {
     let mut files = sources(&root.join("crates"))?;
     files.extend(sources(&root.join("xtask"))?);
-    files.extend(sources(&root.join("fuzz").join("src"))?);
-    files.extend(sources(&root.join("fuzz").join("fuzz_targets"))?);
+    files.extend(sources(&root.join("fuzz"))?);
     Ok(files)
 }
 

@@ -12,7 +12,6 @@
 mod aligned;
 mod cache;
 mod compile;
-mod device;
 mod engine;
 mod matrix;
 mod ops;
@@ -25,7 +24,7 @@ mod workers;
 
 use std::sync::Arc;
 
-use lapidary_backend::{Backend, Device, Engine, Error, LoadOptions, MemoryPlan, Result};
+use lapidary_backend::{Backend, Device, Engine, Error, LoadOptions, MemoryPlan, Result, host};
 use lapidary_program::Program;
 
 use crate::cache::CacheShape;
@@ -47,10 +46,10 @@ impl Backend for CpuBackend {
     }
 
     fn probe(&self) -> Result<Vec<Device>> {
-        let (name, isa, threads) = (device::cpu_name(), choose_isa()?, device::n_threads());
+        let (name, isa, threads) = (host::cpu_name(), choose_isa()?, host::n_threads());
         Ok(vec![Device {
             name: format!("{name}, {isa:?}, {}", count_threads(threads)),
-            available_bytes: device::available_bytes(),
+            available_bytes: host::available_bytes(),
         }])
     }
 
@@ -88,7 +87,7 @@ fn choose_isa() -> Result<Isa> {
 }
 
 fn threads_of(options: &LoadOptions) -> usize {
-    options.threads.unwrap_or_else(device::n_threads).max(1)
+    options.threads.unwrap_or_else(host::n_threads).max(1)
 }
 
 fn count_threads(n: usize) -> String {

@@ -5,6 +5,7 @@
 
 mod error;
 mod feed;
+pub mod host;
 mod plan;
 mod registry;
 

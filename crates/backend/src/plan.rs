@@ -109,9 +109,14 @@ pub fn fit(
         None if options.n_slots > 1 => "fewer slots".to_string(),
         None => "a smaller model".to_string(),
     };
+    // Four bits help where weights are most of the need and are not so small already.
     let quantised = program.weight_bytes() < program.n_params();
-    let second =
-        if quantised { "a machine with more memory" } else { "a 4-bit export of this model" };
+    let weighs = plan.weights > plan.total() / 2;
+    let second = if weighs && !quantised {
+        "a 4-bit export of this model (`lapidary export --quant int4`)"
+    } else {
+        "a machine with more memory"
+    };
     Err(Error::OutOfMemory(format!(
         "need {} ({plan} at ctx {}), {} has {} free; try {first} or {second}",
         Bytes(plan.total()),

@@ -250,7 +250,8 @@ pub struct BenchArgs {
     #[arg(short = 'd', long, default_value = "0", value_delimiter = ',', value_name = "N")]
     pub depth: Vec<usize>,
     /// Runs that count, after one that does not
-    #[arg(short = 'r', long, default_value_t = 5, value_name = "N")]
+    #[arg(short = 'r', long, default_value_t = 5, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,
     /// Feed at most N tokens at once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]

@@ -22,7 +22,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let tests = tests(args);
     let context = tests.iter().map(BenchTest::context).max().unwrap_or(1);
     // One position more: the token behind the last one that is generated has to fit, too.
-    let context = u32::try_from(context + 1).unwrap_or(u32::MAX);
+    let context = u32::try_from(context.saturating_add(1)).unwrap_or(u32::MAX);
     let facts = Facts::of(&program);
     let wanted = Wanted { context, chunk: args.chunk, say: false };
     let loaded = model::load(program, &args.device, &wanted)?;
@@ -34,7 +34,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         // The first run warms caches and pages; it is not counted.
         bench_once(&mut runner, *test)?;
         let mut seconds = Vec::new();
-        for _ in 0..args.repetitions.max(1) {
+        for _ in 0..args.repetitions {
             seconds.push(bench_once(&mut runner, *test)?);
         }
         rows.push(row(args, *test, &seconds, &facts, &runner, load_s));

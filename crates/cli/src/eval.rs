@@ -1,10 +1,11 @@
 //! `lapidary eval`.
 
 use std::io::Write;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
-use lapidary_runner::{Runner, perplexity};
+use lapidary_runner::{Runner, load_tokenizer, perplexity};
 use serde_json::json;
 
 use crate::args::PplArgs;
@@ -16,9 +17,10 @@ use crate::tokens::read_text;
 pub fn ppl(args: &PplArgs) -> Result<()> {
     let text = read_text(&args.file)?;
     let program = model::open(&args.model)?;
+    let tokenizer = load_tokenizer(&program)?.ok_or(lapidary_runner::Error::NoTokenizer)?;
     let wanted = Wanted { context: args.window, chunk: None, say: args.device.backend == "auto" };
     let loaded = model::load(program, &args.device, &wanted)?;
-    let mut runner = Runner::new(loaded.engine)?;
+    let mut runner = Runner::with_parts(loaded.engine, Some(Arc::new(tokenizer)), None)?;
     let mut tokens = runner.text_prompt(&text)?;
     tokens.truncate(args.tokens.unwrap_or(usize::MAX));
     let start = Instant::now();

@@ -1,5 +1,7 @@
 //! Ctrl-C.
 
+use std::path::Path;
+
 use anyhow::{Context, Result};
 use lapidary_runner::CancelToken;
 
@@ -16,4 +18,14 @@ pub fn cancel_on_interrupt() -> Result<CancelToken> {
     })
     .context("can't listen for Ctrl-C")?;
     Ok(cancel)
+}
+
+/// From here on Ctrl-C removes a temporary file and ends the process.
+pub fn remove_on_interrupt(file: &Path) -> Result<()> {
+    let file = file.to_path_buf();
+    ctrlc::set_handler(move || {
+        let _ = std::fs::remove_file(&file);
+        std::process::exit(130);
+    })
+    .context("can't listen for Ctrl-C")
 }

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::args::{self, LogitsArgs};
 use crate::exit::Usage;
+use crate::interrupt::remove_on_interrupt;
 use crate::model::{self, Wanted};
 use crate::target;
 use crate::tokens::read_text;
@@ -31,6 +32,7 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
         args::Rows::Last => 1,
     };
     let mut file = TensorFile::create(&args.out, n_rows, vocab_size, args.greedy)?;
+    remove_on_interrupt(file.out.get_ref().path())?;
     let rows = match args.rows {
         args::Rows::All => Rows::All,
         args::Rows::Last => Rows::Last,
@@ -49,7 +51,9 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
 /// Ids between commas or spaces, in brackets or not; or a file that holds them.
 fn read_tokens(text: &str) -> Result<Vec<u32>> {
     let path = Path::new(text);
-    let looks_like_ids = text.bytes().all(|b| b.is_ascii_digit() || b", []\n\t".contains(&b));
+    let punctuation = |c: char| c.is_whitespace() || ",[]".contains(c);
+    let start = text.trim_start_matches(punctuation);
+    let looks_like_ids = start.is_empty() || start.starts_with(|c: char| c.is_ascii_digit());
     let text = if looks_like_ids && !path.exists() {
         text.to_string()
     } else {
@@ -57,7 +61,7 @@ fn read_tokens(text: &str) -> Result<Vec<u32>> {
             .context("--tokens takes token ids, `2,105,2364`, or a file that holds them")?
     };
     let ids: Result<Vec<u32>> = text
-        .split(|c: char| c.is_whitespace() || ",[]".contains(c))
+        .split(punctuation)
         .filter(|word| !word.is_empty())
         .map(|word| word.parse().map_err(|_| Usage(format!("`{word}` is not a token id")).into()))
         .collect();

@@ -1,5 +1,6 @@
 //! The CPU backend against the reference, with each instruction set that the machine has.
 
+use std::io::Write as _;
 use std::process::Command;
 
 use lapidary_backend::Backend;
@@ -36,7 +37,7 @@ fn with_isa(isa: &str) {
     };
     let probe = run("isa_is_known");
     if !probe.status.success() {
-        eprintln!("SKIPPED {isa}: this machine does not have it");
+        _ = writeln!(std::io::stderr(), "SKIPPED {isa}: this machine does not have it");
         return;
     }
     for test in ["ops", "graphs", "properties_of_random_models"] {

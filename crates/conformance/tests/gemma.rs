@@ -140,13 +140,9 @@ fn every_text_family(backend: &dyn Backend) {
     }
 }
 
-/// `testdata/fuzz_configs.py` makes any number of random configurations; where its folder is named
-/// by the environment, each is checked.
-fn every_random_configuration(backend: &dyn Backend) -> usize {
-    let Some(folder) = std::env::var_os("LAPIDARY_RANDOM_CONFIGS") else {
-        eprintln!("SKIPPED: LAPIDARY_RANDOM_CONFIGS names no folder of testdata/fuzz_configs.py");
-        return 0;
-    };
+/// Random configurations of `testdata/fuzz_configs.py`: those that are kept, and any number more in
+/// a folder that the environment names.
+fn every_random_configuration(backend: &dyn Backend, folder: &Path) -> usize {
     let mut n = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let folder = entry.unwrap().path();
@@ -199,9 +195,13 @@ fn drafters(backend: &dyn Backend) {
 
 #[test]
 fn random_configurations_agree_with_transformers() {
-    let wanted = std::env::var_os("LAPIDARY_RANDOM_CONFIGS").is_some();
-    for backend in BACKENDS {
-        assert_eq!(every_random_configuration(*backend) > 0, wanted, "the folder was empty");
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/random")];
+    folders.extend(std::env::var_os("LAPIDARY_RANDOM_CONFIGS").map(PathBuf::from));
+    for folder in folders {
+        for backend in BACKENDS {
+            let n = every_random_configuration(*backend, &folder);
+            assert!(n > 0, "{} holds no configuration", folder.display());
+        }
     }
 }
 

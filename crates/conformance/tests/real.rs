@@ -1,6 +1,7 @@
 //! The real Gemma 3 270M, dequantised and run by transformers in f32, against our CPU backend.
 //! One prompt is longer than the sliding window.
 
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,7 +20,10 @@ fn the_real_270m_has_the_logits_and_tokens_that_transformers_gives() {
     let cases: Vec<Value> = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     assert!(cases.iter().any(|c| c["ids"].as_array().unwrap().len() > 512));
     let Some(model) = std::env::var_os("LAPIDARY_GEMMA3_270M") else {
-        eprintln!("SKIPPED: LAPIDARY_GEMMA3_270M does not name the real model's file");
+        _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: LAPIDARY_GEMMA3_270M does not name the real model's file"
+        );
         return;
     };
     let program = lapidary_gemma::open(Path::new(&model), &OpenOptions::default()).unwrap();

@@ -1,5 +1,6 @@
 //! Token ids of real text with the tokenizer that a real GGUF file carries, against transformers.
 
+use std::io::Write as _;
 use std::path::Path;
 use std::time::Instant;
 
@@ -15,7 +16,10 @@ fn fixture() -> Value {
 /// The real Gemma 3 270M, where `cargo xtask test` could fetch it.
 fn tokenizer() -> Option<Tokenizer> {
     let Some(path) = std::env::var_os("LAPIDARY_GEMMA3_270M") else {
-        eprintln!("SKIPPED: LAPIDARY_GEMMA3_270M does not name the real model's file");
+        _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: LAPIDARY_GEMMA3_270M does not name the real model's file"
+        );
         return None;
     };
     let program = lapidary_gemma::open(Path::new(&path), &OpenOptions::default()).unwrap();

@@ -4,7 +4,11 @@
 //! of block functions for all of them. The fields are filled from a Hugging Face `config.json`
 //! (`hf_config.rs`) or from GGUF metadata (`gguf/import.rs`).
 
-use lapidary_program::RopeSpec;
+use lapidary_program::{RopeSpec, SamplingDefaults};
+
+/// What Google recommends for every member of the family.
+pub const SAMPLING: SamplingDefaults =
+    SamplingDefaults { temperature: 1.0, top_k: 64, top_p: 0.95 };
 
 /// The text side of a Gemma.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use lapidary_program::{
 use safetensors::SafeTensors;
 use serde_json::Value;
 
+use crate::config::SAMPLING;
 use crate::error::{Error, Result};
 use crate::hf_config::{self, HfConfig, ModelConfig, ids};
 use crate::import::{Imported, ImportedDraft, MADE_BY};
@@ -173,7 +175,7 @@ fn metadata(dir: &Path, config: &ModelConfig) -> Result<Metadata> {
 }
 
 fn sampling(generation: &Value) -> Result<SamplingDefaults> {
-    let mut s = SamplingDefaults::default();
+    let mut s = SAMPLING;
     let number = |key: &str| generation.get(key).and_then(Value::as_f64);
     if generation.get("do_sample").and_then(Value::as_bool) == Some(false) {
         s.temperature = 0.0;
@@ -224,15 +226,22 @@ fn read_json(dir: &Path, name: &str) -> Result<Option<Value>> {
 fn read_small(dir: &Path, name: &str, limit: u64) -> Result<Option<Vec<u8>>> {
     let path = dir.join(name);
     let io = |source| Error::Io { path: path.clone(), source };
-    match std::fs::metadata(&path) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(io(e)),
-        Ok(meta) if meta.len() > limit => Err(Error::config(format!(
-            "{name} has {} bytes, more than the {limit} that are read",
-            meta.len()
-        ))),
-        Ok(_) => std::fs::read(&path).map(Some).map_err(io),
+    let meta = match std::fs::metadata(&path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        found => found.map_err(io)?,
+    };
+    if !meta.is_file() {
+        return Err(Error::config(format!("{name} is not a regular file; it is not read")));
     }
+    if meta.len() > limit {
+        let n = meta.len();
+        return Err(Error::config(format!("{name} has {n} bytes, more than the {limit} that are read")));
+    }
+    let file = std::fs::File::open(inside(dir, name)?).map_err(io)?;
+    let mut bytes = Vec::new();
+    // The file may grow meanwhile.
+    file.take(limit).read_to_end(&mut bytes).map_err(io)?;
+    Ok(Some(bytes))
 }
 
 /// The tensors of all files of a checkpoint.
@@ -256,19 +265,16 @@ struct Place {
 impl Shards {
     fn open(dir: &Path, mmap: bool) -> Result<Shards> {
         let mut shards = Shards { files: vec![], tensors: HashMap::new() };
-        match read_json(dir, "model.safetensors.index.json")? {
-            Some(index) => {
-                for name in shard_names(&index)? {
-                    shards.add(&inside(dir, &name)?, mmap)?;
-                }
-            }
-            None => {
-                let single = dir.join("model.safetensors");
-                if !single.exists() {
-                    return Err(no_weights(dir));
-                }
-                shards.add(&inside(dir, "model.safetensors")?, mmap)?;
-            }
+        // As transformers does: one file comes before an index, which may be left from before.
+        if dir.join("model.safetensors").exists() {
+            shards.add(&inside(dir, "model.safetensors")?, mmap)?;
+            return Ok(shards);
+        }
+        let Some(index) = read_json(dir, "model.safetensors.index.json")? else {
+            return Err(no_weights(dir));
+        };
+        for name in shard_names(&index)? {
+            shards.add(&inside(dir, &name)?, mmap)?;
         }
         Ok(shards)
     }
@@ -319,7 +325,7 @@ fn shard_names(index: &Value) -> Result<Vec<String>> {
 /// `blobs` folder there; no other way out is taken.
 fn inside(dir: &Path, name: &str) -> Result<PathBuf> {
     let refuse = |why: &str| {
-        Err(Error::Config(format!("the index names the file `{name}`, {why}; it is not read")))
+        Err(Error::Config(format!("the checkpoint names the file `{name}`, {why}; it is not read")))
     };
     let mut components = Path::new(name).components();
     let plain = matches!(components.next(), Some(Component::Normal(_)));

@@ -357,14 +357,20 @@ impl Base {
                 )));
             }
         }
-        let cap = f.optional_number("final_logit_softcapping")?;
+        // transformers' multimodal Gemma 3 does not apply it, though the key may be there.
+        let capped = model_type != "gemma3";
+        let cap = f.optional_number("final_logit_softcapping")?.filter(|_| capped);
         if cap.is_some_and(|c| !(c.is_finite() && c > 0.0)) {
             return Err(Error::config("final_logit_softcapping must be positive"));
         }
         let eps = f.number("rms_norm_eps", 1e-6)?;
-        let tied = match f.get("tie_word_embeddings") {
-            Some(_) => f.flag("tie_word_embeddings", true)?,
-            None => top.flag("tie_word_embeddings", true)?,
+        if !(eps.is_finite() && eps >= 0.0) {
+            return Err(Error::config(format!("rms_norm_eps {eps} must not be negative")));
+        }
+        // A multimodal file may say both; transformers ties by the outer one.
+        let tied = match top.get("tie_word_embeddings") {
+            Some(_) => top.flag("tie_word_embeddings", true)?,
+            None => f.flag("tie_word_embeddings", true)?,
         };
         Ok(TextConfig {
             architecture: model_type.to_string(),

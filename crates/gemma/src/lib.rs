@@ -32,7 +32,7 @@ untrusted!(mod import);
 pub use build::{Built, build};
 pub use config::{
     CentroidConfig, DraftConfig, EmbedScale, LayerConfig, LayerKind, MoeConfig, PerLayerInput,
-    TextConfig,
+    SAMPLING, TextConfig,
 };
 pub use error::{Error, Result};
 pub use import::{Imported, ImportedDraft, MADE_BY, OpenOptions, assemble, open};

@@ -4,8 +4,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lapidary_program::{DType, Metadata, Part, Program, SamplingDefaults, WeightDecl, WeightStore};
+use lapidary_program::{DType, Metadata, Part, Program, WeightDecl, WeightStore};
 
+use crate::config::SAMPLING;
 use crate::error::{Error, Result};
 use crate::hf_config::{HfConfig, parse};
 use crate::import::{Imported, ImportedDraft, MADE_BY, assemble};
@@ -79,7 +80,7 @@ impl Released {
                 eos_ids: config.eos_ids.clone(),
                 suppress_ids: vec![],
                 add_bos: true,
-                sampling: SamplingDefaults::default(),
+                sampling: SAMPLING,
                 modalities: vec![],
             },
             text: config.text,

@@ -157,6 +157,38 @@ fn f14_index_names_that_leave_the_folder() {
     }
 }
 
+/// Small files are held to the same rule, and pipes and devices are not waited for.
+#[cfg(unix)]
+#[test]
+fn f14_links_of_small_files_and_devices_are_refused() {
+    let outside = tempfile::tempdir().unwrap();
+    let secret = outside.path().join("secret");
+    fs::write(&secret, "secret").unwrap();
+    for name in ["chat_template.jinja", "tokenizer.json", "generation_config.json"] {
+        let folder = copy("gemma3_text");
+        let _ = fs::remove_file(folder.path().join(name));
+        std::os::unix::fs::symlink(&secret, folder.path().join(name)).unwrap();
+        let said = refused(folder.path());
+        assert!(said.contains("leads out of the folder"), "{name}: {said}");
+        fs::remove_file(folder.path().join(name)).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", folder.path().join(name)).unwrap();
+        let said = refused(folder.path());
+        assert!(said.contains("not a regular file"), "{name}: {said}");
+    }
+    let pipe = outside.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    assert!(refused(&pipe).contains("not a regular file"));
+}
+
+/// As in transformers: a single file comes before an index that may be left from before.
+#[test]
+fn f15_a_stale_index_beside_a_single_file_is_let_be() {
+    let folder = copy("gemma3_text");
+    let index = r#"{"weight_map": {"a": "model-00001-of-00002.safetensors"}}"#;
+    fs::write(folder.path().join("model.safetensors.index.json"), index).unwrap();
+    assert!(try_open(folder.path()).is_ok());
+}
+
 /// A hub cache holds links to its own blobs, and those are followed.
 #[cfg(unix)]
 #[test]
@@ -288,4 +320,26 @@ fn configurations_never_panic() {
         assert!(hf_config::parse(&good[..cut]).is_err());
     }
     assert!(tried > 200);
+}
+
+/// What transformers decides by the outer configuration of a multimodal file.
+#[test]
+fn outer_and_inner_configuration_are_read_as_transformers_reads_them() {
+    let parse = |change: fn(&mut Value)| {
+        let mut value: Value =
+            serde_json::from_slice(&fs::read(tiny("gemma3_mm").join("config.json")).unwrap())
+                .unwrap();
+        change(&mut value);
+        match hf_config::parse(&serde_json::to_vec(&value).unwrap()).unwrap() {
+            hf_config::HfConfig::Model(m) => m.text,
+            hf_config::HfConfig::Draft(_) => panic!("it is a model"),
+        }
+    };
+    let untied = parse(|c| {
+        c["tie_word_embeddings"] = json!(false);
+        c["text_config"]["tie_word_embeddings"] = json!(true);
+    });
+    assert!(!untied.tie_word_embeddings);
+    let capped = parse(|c| c["text_config"]["final_logit_softcapping"] = json!(3.0));
+    assert_eq!(capped.final_logit_softcapping, None);
 }

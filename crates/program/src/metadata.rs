@@ -57,7 +57,8 @@ pub struct Metadata {
 }
 
 impl Default for SamplingDefaults {
+    /// The model's own distribution, uncut.
     fn default() -> Self {
-        SamplingDefaults { temperature: 1.0, top_k: 64, top_p: 0.95 }
+        SamplingDefaults { temperature: 1.0, top_k: 0, top_p: 1.0 }
     }
 }

@@ -7,7 +7,7 @@ use crate::encoding::{Encoding, QuantLayout, ScaleFormat};
 use crate::error::{Error, Result};
 use crate::graph::ValueType;
 use crate::metadata::Metadata;
-use crate::op::Op;
+use crate::op::{Op, input};
 use crate::program::{Description, Method, StateDecl, method};
 use crate::rules::{Context, infer};
 use crate::shape::{Dim, Sym};
@@ -37,6 +37,11 @@ pub(crate) fn description(d: &mut Description) -> Result<()> {
     }
     metadata(&d.metadata)?;
     windows(&d.metadata, &d.states)?;
+    for name in [method::FORWARD, method::DRAFT] {
+        if let Some(m) = d.methods.get(name) {
+            signature(name, m)?;
+        }
+    }
     if let Some(forward) = d.methods.get(method::FORWARD) {
         vocabulary(&d.metadata, forward, &d.weights)?;
     }
@@ -226,6 +231,39 @@ fn windows(m: &Metadata, states: &[StateDecl]) -> Result<()> {
                 s.name, m.max_context_len
             )));
         }
+    }
+    Ok(())
+}
+
+/// The methods that a runner calls take what a runner feeds.
+fn signature(name: &str, m: &Method) -> Result<()> {
+    let fail = |what: String| Err(Error::Program(format!("method `{name}`: {what}")));
+    let mut takes_tokens = false;
+    for i in &m.graph.inputs {
+        let t = &i.value_type;
+        let right = match i.name.as_str() {
+            input::TOKENS => {
+                takes_tokens = true;
+                *t == ValueType::indices(Sym::Tokens)
+            }
+            input::SLOTS | input::POSITIONS | input::HORIZONS | input::SOFT_INDEX => {
+                *t == ValueType::indices(Sym::Tokens)
+            }
+            input::ROWS => *t == ValueType::indices(Sym::Rows),
+            input::SOFT => {
+                matches!(t, ValueType::F32(s) if s.first() == Some(&Dim::Sym(Sym::Soft)))
+            }
+            input::HIDDEN => {
+                matches!(t, ValueType::F32(s) if s.first() == Some(&Dim::Sym(Sym::Tokens)))
+            }
+            other => return fail(format!("nobody feeds an input `{other}`")),
+        };
+        if !right {
+            return fail(format!("input `{}` is {t:?}", i.name));
+        }
+    }
+    if !takes_tokens {
+        return fail(format!("it has no input `{}`", input::TOKENS));
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lapidary_program::{
     DType, Description, Encoding, Error, FileBytes, Op, Program, QuantLayout, Result, ScaleFormat,
-    ValueId, WeightDecl, lap,
+    Sym, ValueId, ValueType, WeightDecl, lap,
 };
 use serde_json::{Value, json};
 
@@ -248,6 +248,14 @@ fn f10_graphs_that_refer_to_what_is_not_there() {
             }),
         ),
         ("no method", with_description(|d| d.methods.clear())),
+        ("input's name", with_description(|d| forward(d).inputs[0].name = "tokensx".into())),
+        (
+            "input's type",
+            with_description(|d| {
+                let rows = ValueType::indices(Sym::Rows);
+                forward(d).inputs[0].value_type = rows;
+            }),
+        ),
         (
             "unwritten cache",
             with_description(|d| {

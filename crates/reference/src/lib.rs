@@ -11,7 +11,7 @@ mod ops;
 
 use std::sync::Arc;
 
-use lapidary_backend::{Backend, Device, Engine, LoadOptions, MemoryPlan, Result};
+use lapidary_backend::{Backend, Device, Engine, LoadOptions, MemoryPlan, Result, host};
 use lapidary_program::Program;
 
 use crate::engine::ReferenceEngine;
@@ -26,7 +26,10 @@ impl Backend for ReferenceBackend {
     }
 
     fn probe(&self) -> Result<Vec<Device>> {
-        Ok(vec![Device { name: "reference, scalar f32".into(), available_bytes: None }])
+        Ok(vec![Device {
+            name: "reference, scalar f32".into(),
+            available_bytes: host::available_bytes(),
+        }])
     }
 
     fn preferred_chunk(&self) -> u32 {

@@ -32,7 +32,8 @@ impl BenchTest {
     /// Positions that the test needs.
     pub fn context(&self) -> usize {
         // Generation starts behind at least one token, and its last token is not fed.
-        self.depth.max(usize::from(self.n_gen > 0)) + self.n_prompt + self.n_gen
+        let before = self.depth.max(usize::from(self.n_gen > 0));
+        before.saturating_add(self.n_prompt).saturating_add(self.n_gen)
     }
 }
 

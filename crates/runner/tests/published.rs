@@ -4,6 +4,7 @@
 //! they are looked for in `../shared/data` beside the workspace (or `LAPIDARY_SHARED_DATA`), and
 //! at `LAPIDARY_GEMMA3_TOKENIZER`. A test whose file is missing says so and passes.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -38,7 +39,7 @@ fn read(path: &Path) -> Option<Vec<u8>> {
         false => std::fs::read(path).ok(),
     };
     if read.is_none() {
-        eprintln!("SKIPPED: {} can't be read", path.display());
+        _ = writeln!(std::io::stderr(), "SKIPPED: {} can't be read", path.display());
     }
     read
 }
@@ -56,7 +57,7 @@ fn load(name: &'static str, tokenizer: &Path, template: &str, vocab: u32) -> Opt
 
 fn gemma3() -> Option<Model> {
     let Some(path) = std::env::var_os("LAPIDARY_GEMMA3_TOKENIZER") else {
-        eprintln!("SKIPPED: LAPIDARY_GEMMA3_TOKENIZER is not set");
+        _ = writeln!(std::io::stderr(), "SKIPPED: LAPIDARY_GEMMA3_TOKENIZER is not set");
         return None;
     };
     // One row more than the text models have: the image placeholder.

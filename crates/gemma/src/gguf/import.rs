@@ -14,6 +14,7 @@ use super::tensor_names::{Tensors, is_ignorable, tensors_of};
 use super::tokenizer::{Vocabulary, vocabulary};
 use super::value::narrow;
 use crate::config::TextConfig;
+use crate::config::SAMPLING;
 use crate::error::{Error, Result};
 use crate::hf_config::unsupported;
 use crate::import::{Imported, ImportedDraft, MADE_BY};
@@ -170,7 +171,7 @@ fn metadata(
 }
 
 fn sampling(file: &Gguf) -> Result<SamplingDefaults> {
-    let mut s = SamplingDefaults::default();
+    let mut s = SAMPLING;
     let in_range = |key: &str, max: f64| match file.float(key)? {
         Some(x) if !(0.0..=max).contains(&x) => Err(Error::config(format!("`{key}` is {x}"))),
         x => Ok(x),

@@ -1,6 +1,7 @@
 //! Writes GGUF files, well-formed unless a test breaks them on purpose.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use lapidary_program::FileBytes;
@@ -156,7 +157,10 @@ pub fn testdata() -> PathBuf {
 pub fn gemma3_270m() -> Option<PathBuf> {
     let path = std::env::var_os("LAPIDARY_GEMMA3_270M").map(PathBuf::from);
     if path.is_none() {
-        eprintln!("SKIPPED: set LAPIDARY_GEMMA3_270M to the file of testdata/fetch_270m.py");
+        _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: set LAPIDARY_GEMMA3_270M to the file of testdata/fetch_270m.py"
+        );
     }
     path
 }

@@ -1,8 +1,8 @@
 //! The `.lap` file: a program as one safetensors file.
 //!
 //! `__metadata__` says what it is. Weights stand under their names, one tensor per part; everything
-//! else is a `U8` tensor under `lapidary/`: `program.json`, the blobs, and `blake3`, the hashes of
-//! all other tensors in file order. Tensors are ordered so that each starts at a multiple of the
+//! else is a `U8` tensor under `lapidary/`: `program.json`, the blobs, and `blake3.json`, the hash of
+//! every other tensor by name. Tensors are ordered so that each starts at a multiple of the
 //! largest power of two (up to 64) that divides its size, and the header is padded to 64 bytes:
 //! a mapped file can be used in place.
 
@@ -27,8 +27,8 @@ const FORMAT: &str = "lapidary";
 const PREFIX: &str = "lapidary/";
 /// The description.
 const PROGRAM: &str = "lapidary/program.json";
-/// The hashes, the last tensor of the file.
-const HASHES: &str = "lapidary/blake3";
+/// The hashes, the last tensor of the file: a JSON object from names to hexadecimal digits.
+const HASHES: &str = "lapidary/blake3.json";
 
 fn to_safetensors(dtype: DType) -> safetensors::Dtype {
     match dtype {

@@ -41,28 +41,28 @@ pub fn write(
         start: header_len.saturating_add(8),
         done: 0,
         total: tensors.iter().fold(0, |n, t| n.saturating_add(t.size)),
-        hashes: vec![[0; 32]; tensors.len().saturating_sub(1)],
+        hashes: no_hashes(&tensors),
         progress,
     };
     let mut places: HashMap<(&str, Part), usize> = HashMap::new();
     for (i, tensor) in tensors.iter().enumerate() {
         match &tensor.source {
             Source::Part(weight, part) => drop(places.insert((weight.as_str(), *part), i)),
-            Source::Bytes(bytes) => out.put(i, tensor, bytes).map_err(io)??,
+            Source::Bytes(bytes) => out.put(tensor, bytes).map_err(io)??,
             Source::Hashes => {}
         }
     }
     for (name, decl) in program.weights() {
         for (part, bytes) in program.store().parts(name, decl)? {
             let place = places.get(&(name.as_str(), part));
-            if let Some((i, tensor)) = place.and_then(|i| Some((*i, tensors.get(*i)?))) {
-                out.put(i, tensor, &bytes).map_err(io)??;
+            if let Some(tensor) = place.and_then(|i| tensors.get(*i)) {
+                out.put(tensor, &bytes).map_err(io)??;
             }
         }
     }
     if let Some(last) = tensors.last() {
-        let hashes = out.hashes.concat();
-        out.put(tensors.len(), last, &hashes).map_err(io)??;
+        let hashes = serde_json::to_vec(&out.hashes)?;
+        out.put(last, &hashes).map_err(io)??;
     }
     if out.done != out.total {
         let what = "the store did not give all parts of its weights";
@@ -90,20 +90,20 @@ struct Spread<'a> {
     start: u64,
     done: u64,
     total: u64,
-    hashes: Vec<[u8; 32]>,
+    hashes: BTreeMap<String, String>,
     progress: &'a mut dyn FnMut(u64, u64) -> bool,
 }
 
 impl Spread<'_> {
-    fn put(&mut self, i: usize, tensor: &Tensor, bytes: &[u8]) -> std::io::Result<Result<()>> {
+    fn put(&mut self, tensor: &Tensor, bytes: &[u8]) -> std::io::Result<Result<()>> {
         if u64::try_from(bytes.len()).ok() != Some(tensor.size) {
             let what = format!("{} bytes instead of {}", bytes.len(), tensor.size);
             return Ok(Err(Error::weight(&tensor.name, what)));
         }
         self.file.seek(SeekFrom::Start(self.start.saturating_add(tensor.offset)))?;
         self.file.write_all(bytes)?;
-        if let Some(hash) = self.hashes.get_mut(i) {
-            *hash = *blake3::hash(bytes).as_bytes();
+        if let Some(hash) = self.hashes.get_mut(&tensor.name) {
+            *hash = blake3::hash(bytes).to_hex().to_string();
         }
         self.done = self.done.saturating_add(tensor.size);
         let go_on = (self.progress)(self.done, self.total);
@@ -167,13 +167,15 @@ fn lay_out(program: &Program) -> Result<Vec<Tensor>> {
         let align = |t: &Tensor| t.size.trailing_zeros().min(ALIGN.trailing_zeros());
         align(b).cmp(&align(a)).then(b.size.cmp(&a.size)).then_with(|| a.name.cmp(&b.name))
     });
-    let n = u64::try_from(tensors.len()).unwrap_or(u64::MAX);
+    // As long as it will be when the hashes are known.
+    let hashes = serde_json::to_vec(&no_hashes(&tensors))?;
+    let size = u64::try_from(hashes.len()).unwrap_or(u64::MAX);
     tensors.push(Tensor {
         name: HASHES.to_string(),
         dtype: DType::U8,
-        shape: vec![n, 32],
+        shape: vec![size],
         offset: 0,
-        size: n.saturating_mul(32),
+        size,
         source: Source::Hashes,
     });
     let mut offset = 0u64;
@@ -184,6 +186,12 @@ fn lay_out(program: &Program) -> Result<Vec<Tensor>> {
             .ok_or_else(|| Error::weight(&t.name, "the file is too large"))?;
     }
     Ok(tensors)
+}
+
+/// A hash of zeros for every tensor but the hashes.
+fn no_hashes(tensors: &[Tensor]) -> BTreeMap<String, String> {
+    let all = tensors.iter().filter(|t| !matches!(t.source, Source::Hashes));
+    all.map(|t| (t.name.clone(), "0".repeat(64))).collect()
 }
 
 fn header(tensors: &[Tensor]) -> Result<Vec<u8>> {

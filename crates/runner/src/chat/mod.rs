@@ -82,8 +82,8 @@ pub struct TokenNames {
     pub unk: Option<String>,
 }
 
-/// What is rendered.
-#[derive(Clone, Debug, Default)]
+/// What is rendered. By default the text ends where the model's answer begins.
+#[derive(Clone, Debug)]
 pub struct ChatInput<'a> {
     /// The conversation.
     pub messages: &'a [Message],
@@ -93,6 +93,12 @@ pub struct ChatInput<'a> {
     pub kwargs: Map<String, Value>,
     /// Whether the text ends where the model's answer begins.
     pub add_generation_prompt: bool,
+}
+
+impl Default for ChatInput<'_> {
+    fn default() -> Self {
+        ChatInput { messages: &[], tools: &[], kwargs: Map::new(), add_generation_prompt: true }
+    }
 }
 
 /// Rendered text, in which user content can't be taken for control tokens.

@@ -1,7 +1,7 @@
 //! What this machine is, and how much memory a program may take.
 
 /// The processor's name; its architecture where the system does not tell.
-pub(crate) fn cpu_name() -> String {
+pub fn cpu_name() -> String {
     let told = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
         let line = text.lines().find(|line| line.starts_with("model name"))?;
         let name = line.split_once(':')?.1.trim();
@@ -11,13 +11,13 @@ pub(crate) fn cpu_name() -> String {
 }
 
 /// Threads that the machine, or a container's quota, allows.
-pub(crate) fn n_threads() -> usize {
+pub fn n_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Bytes that can be taken: what the system has to spare, and no more than a container's limit
 /// leaves. `None` where neither is known.
-pub(crate) fn available_bytes() -> Option<u64> {
+pub fn available_bytes() -> Option<u64> {
     if !cfg!(target_os = "linux") {
         return None;
     }
