@@ -49,7 +49,9 @@ impl Backend for CpuBackend {
         let (name, isa, threads) = (host::cpu_name(), choose_isa()?, host::n_threads());
         Ok(vec![Device {
             name: format!("{name}, {isa:?}, {}", count_threads(threads)),
+            isa: format!("{isa:?}"),
             available_bytes: host::available_bytes(),
+            total_bytes: host::total_bytes(),
         }])
     }
 

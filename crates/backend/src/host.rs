@@ -22,7 +22,7 @@ pub fn available_bytes() -> Option<u64> {
         return None;
     }
     let read = |path: &str| std::fs::read_to_string(path).ok();
-    let system = read("/proc/meminfo").and_then(|text| mem_available(&text));
+    let system = read("/proc/meminfo").and_then(|text| mem_field(&text, "MemAvailable:"));
     let groups = read("/proc/self/cgroup").unwrap_or_default();
     let group = cgroup_files(&groups).into_iter().filter_map(|[limit, usage]| {
         let limit = cgroup_bytes(&read(&limit)?)?;
@@ -32,9 +32,15 @@ pub fn available_bytes() -> Option<u64> {
     system.into_iter().chain(group).min()
 }
 
-/// `MemAvailable` of `/proc/meminfo`.
-fn mem_available(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+/// Bytes of memory that the system has; `None` where it is not known.
+pub fn total_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    mem_field(&text, "MemTotal:")
+}
+
+/// A line of `/proc/meminfo`, in bytes.
+fn mem_field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
@@ -71,13 +77,13 @@ fn cgroup_bytes(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{cgroup_bytes, cgroup_files, mem_available};
+    use super::{cgroup_bytes, cgroup_files, mem_field};
 
     #[test]
     fn memory_is_read_in_bytes() {
         let text = "MemTotal:       32872048 kB\nMemAvailable:   20971520 kB\nBuffers: 1 kB\n";
-        assert_eq!(mem_available(text), Some(20 << 30));
-        assert_eq!(mem_available("MemTotal: 1 kB\n"), None);
+        assert_eq!(mem_field(text, "MemAvailable:"), Some(20 << 30));
+        assert_eq!(mem_field("MemTotal: 1 kB\n", "MemAvailable:"), None);
     }
 
     #[test]

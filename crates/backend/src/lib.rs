@@ -23,8 +23,12 @@ pub use registry::Registry;
 pub struct Device {
     /// For people: `Intel Xeon, avx512-vnni, 2 threads`.
     pub name: String,
+    /// What its kernels are compiled for: `avx512`, `scalar`.
+    pub isa: String,
     /// Bytes that a program may use, as far as the system tells.
     pub available_bytes: Option<u64>,
+    /// Bytes that it has in all, as far as the system tells.
+    pub total_bytes: Option<u64>,
 }
 
 /// What a loader decides before a program is packed.

@@ -17,7 +17,8 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
                 "name": backend.name(),
                 "usable": !devices.is_empty(),
                 "devices": devices.iter().map(|d| json!({
-                    "name": d.name, "available_bytes": d.available_bytes,
+                    "name": d.name, "isa": d.isa, "available_bytes": d.available_bytes,
+                    "total_bytes": d.total_bytes,
                 })).collect::<Vec<_>>(),
             }),
             Err(e) => json!({

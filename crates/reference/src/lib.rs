@@ -28,7 +28,9 @@ impl Backend for ReferenceBackend {
     fn probe(&self) -> Result<Vec<Device>> {
         Ok(vec![Device {
             name: "reference, scalar f32".into(),
+            isa: "scalar".into(),
             available_bytes: host::available_bytes(),
+            total_bytes: host::total_bytes(),
         }])
     }
 
