@@ -6,6 +6,8 @@
 
 use lapidary_program::{RopeSpec, SamplingDefaults};
 
+use crate::error::{Error, Result};
+
 /// What Google recommends for every member of the family.
 pub const SAMPLING: SamplingDefaults =
     SamplingDefaults { temperature: 1.0, top_k: 64, top_p: 0.95 };
@@ -127,6 +129,21 @@ pub struct CentroidConfig {
     pub n_centroids: u32,
     /// Clusters that are looked into.
     pub top_k: u32,
+}
+
+/// More layers than this are a lie.
+pub(crate) const MAX_LAYERS: u32 = 1024;
+
+/// Where layer `layer_idx` finds its keys and values when only the first `n_owners` layers have
+/// their own: at itself, or at the last owner of its kind.
+pub(crate) fn kv_source(kinds: &[LayerKind], n_owners: usize, layer_idx: usize) -> Result<usize> {
+    if layer_idx < n_owners {
+        return Ok(layer_idx);
+    }
+    let kind = kinds.get(layer_idx);
+    kinds.iter().take(n_owners).rposition(|owner| Some(owner) == kind).ok_or_else(|| {
+        Error::config(format!("layer {layer_idx} shares keys, but no layer of its kind owns any"))
+    })
 }
 
 impl LayerConfig {

@@ -8,13 +8,10 @@ use lapidary_program::RopeSpec;
 use serde_json::{Map, Value};
 
 use crate::config::{
-    CentroidConfig, DraftConfig, EmbedScale, LayerConfig, LayerKind, MoeConfig, PerLayerInput,
-    TextConfig,
+    CentroidConfig, DraftConfig, EmbedScale, LayerConfig, LayerKind, MAX_LAYERS, MoeConfig,
+    PerLayerInput, TextConfig, kv_source,
 };
 use crate::error::{Error, Result};
-
-/// More layers than this are a lie.
-const MAX_LAYERS: u32 = 1024;
 
 /// What a `config.json` describes.
 #[derive(Clone, Debug, PartialEq)]
@@ -199,6 +196,7 @@ fn gemma4(
     let n_owners = base.n_layers.checked_sub(shared).filter(|n| *n > 0).ok_or_else(|| {
         Error::config(format!("num_kv_shared_layers {shared} of {} layers", base.n_layers))
     })?;
+    let owners = usize::try_from(n_owners).unwrap_or(usize::MAX);
     let double_wide = f.flag("use_double_wide_mlp", false)?;
     let moe = experts(f)?;
     let overrides = Overrides::read(f, k_eq_v)?;
@@ -207,14 +205,6 @@ fn gemma4(
     for (i, (idx, kind)) in (0u32..).zip(&kinds).enumerate() {
         let is_shared = idx >= n_owners;
         let o = overrides.of(idx, *kind, &base)?;
-        let kv_source = if is_shared {
-            let owners = kinds.iter().take(usize::try_from(n_owners).unwrap_or(usize::MAX));
-            owners.enumerate().filter(|(_, k)| *k == kind).map(|(j, _)| j).next_back().ok_or_else(
-                || Error::config(format!("layer {i} shares keys, but no {kind:?} layer owns any")),
-            )?
-        } else {
-            i
-        };
         let wide = if is_shared && double_wide { 2 } else { 1 };
         layers.push(LayerConfig {
             kind: *kind,
@@ -225,7 +215,7 @@ fn gemma4(
             attention_scale: 1.0,
             rope: rope_gemma4(f, *kind, o.head_dim)?,
             k_eq_v: k_eq_v && *kind == LayerKind::Full,
-            kv_source,
+            kv_source: kv_source(&kinds, owners, i)?,
             intermediate_size: base
                 .intermediate_size
                 .checked_mul(wide)

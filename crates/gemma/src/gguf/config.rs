@@ -11,12 +11,11 @@ use super::keys::{Family, Keys};
 use super::reader::Gguf;
 use super::value::{Value, narrow};
 use crate::config::{
-    DraftConfig, EmbedScale, LayerConfig, LayerKind, MoeConfig, PerLayerInput, TextConfig,
+    DraftConfig, EmbedScale, LayerConfig, LayerKind, MAX_LAYERS, MoeConfig, PerLayerInput,
+    TextConfig, kv_source,
 };
 use crate::error::{Error, Result};
 
-/// More layers than this are a lie.
-const MAX_LAYERS: u32 = 1024;
 /// Longer contexts than this are a lie.
 const MAX_CONTEXT: u32 = 1 << 27;
 /// Gemma 3 has a full layer after every five sliding ones.
@@ -194,14 +193,6 @@ fn gemma4_layers(k: &Keys<'_>, base: &Base, shared: Option<u32>) -> Result<Vec<L
         kinds.iter().zip(base.per_layer()).enumerate()
     {
         let full = *kind == LayerKind::Full;
-        let kv_source = if i < n_owners {
-            i
-        } else {
-            let owners = kinds.iter().take(n_owners).enumerate();
-            owners.filter(|(_, o)| *o == kind).map(|(j, _)| j).next_back().ok_or_else(|| {
-                Error::config(format!("layer {i} shares keys, but no {kind:?} layer owns any"))
-            })?
-        };
         let owned = i < n_owners && k.family == Family::Gemma4;
         let has = |tensor: &str| k.file.tensor(&format!("blk.{i}.{tensor}.weight")).is_some();
         layers.push(LayerConfig {
@@ -213,7 +204,7 @@ fn gemma4_layers(k: &Keys<'_>, base: &Base, shared: Option<u32>) -> Result<Vec<L
             attention_scale: 1.0,
             rope: if full { full_rope } else { sliding_rope },
             k_eq_v: full && owned && !has("attn_v"),
-            kv_source,
+            kv_source: kv_source(&kinds, n_owners, i)?,
             intermediate_size,
             moe: if has("ffn_gate_inp") { Some(experts(k)?) } else { None },
             bidirectional_blocks: false,

@@ -33,7 +33,7 @@ fn templates_see_what_python_would_show_them() {
         ("{{ messages[0]['content'].strip().upper() }}|", "HI\u{1f}|"),
         ("{{ messages[0].get('x') }}|{{ messages[0].x }}|", "None||"),
         ("{% if tools is none and documents is none %}none{% endif %}", "none"),
-        ("{{ add_generation_prompt }}", "False"),
+        ("{{ add_generation_prompt }}", "True"),
         ("{{ [1, 2.0, 'a', none, true] }}", "[1, 2.0, 'a', None, True]"),
         ("{{ {'b': '<x>', 'a': [1, none]} | tojson }}", r#"{"a": [1, null], "b": "<x>"}"#),
         ("{{ [1, {'a': []}] | tojson(indent=2) }}", "[\n  1,\n  {\n    \"a\": []\n  }\n]"),
