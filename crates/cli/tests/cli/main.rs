@@ -3,6 +3,7 @@
 //! Tests named `f…`, `m…` and `r…` are rows of the fault checklist: model files, memory and
 //! devices, requests.
 
+mod bench;
 mod export;
 mod faults;
 mod help;
