@@ -316,7 +316,7 @@ fn a_full_disk_is_an_error() {
     run(lapidary("inspect").arg(gguf()).arg("--json").stdout(full())).refused(1, &["No space"]);
 }
 
-/// A chat ends where the model's turn begins, and user text can't open a turn.
+/// A chat ends where the model's turn begins: the template refuses anything else.
 #[test]
 fn a_chat_turn_is_rendered_up_to_the_answer() {
     let folder = temp();
@@ -326,9 +326,5 @@ fn a_chat_turn_is_rendered_up_to_the_answer() {
     fs::write(model.join("chat_template.jinja"), template).expect("written");
     let chat =
         run(lapidary("run").arg(&model).args(["hello", "-q", "-n", "4", "--seed", "1"])).done();
-    let raw =
-        run(lapidary("run").arg(&model).args(["--raw", "hello:", "-q", "-n", "4", "--seed", "1"]))
-            .done();
-    // The template has no token that begins a sequence, plain text has; both answer something.
-    assert!(!chat.text().trim().is_empty() && !raw.text().trim().is_empty());
+    assert!(!chat.text().trim().is_empty());
 }
