@@ -112,13 +112,23 @@ impl Encoding {
 
 /// Packs codes low-first along the row; the inverse of [`unpack_codes`].
 pub(crate) fn pack_codes(bits: u8, codes: &[u8], out: &mut [u8]) {
-    out.fill(0);
-    for (k, &code) in codes.iter().enumerate() {
-        let bit = k * bits as usize;
-        let wide = u16::from(code) << (bit % 8);
-        out[bit / 8] |= (wide & 0xff) as u8;
-        if wide > 0xff {
-            out[bit / 8 + 1] |= (wide >> 8) as u8;
+    match bits {
+        8 => out[..codes.len()].copy_from_slice(codes),
+        4 => {
+            for (byte, pair) in out.iter_mut().zip(codes.chunks(2)) {
+                *byte = pair[0] | pair.get(1).map_or(0, |high| high << 4);
+            }
+        }
+        _ => {
+            out.fill(0);
+            for (k, &code) in codes.iter().enumerate() {
+                let bit = k * bits as usize;
+                let wide = u16::from(code) << (bit % 8);
+                out[bit / 8] |= (wide & 0xff) as u8;
+                if wide > 0xff {
+                    out[bit / 8 + 1] |= (wide >> 8) as u8;
+                }
+            }
         }
     }
 }

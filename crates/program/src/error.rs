@@ -66,6 +66,9 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
+    /// A blob that is made when it is wanted can't be made.
+    #[error(transparent)]
+    Blob(crate::blobs::BlobError),
     /// A method, a state or the metadata is wrong.
     #[error("invalid program: {0}")]
     Program(String),

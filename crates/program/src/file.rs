@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::ops::Deref;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use crate::error::{Error, Result};
 
@@ -11,7 +12,16 @@ use crate::error::{Error, Result};
 ///
 /// A mapped file must not be truncated while it is open: the system answers a read behind the new
 /// end with a signal. Files that another process may change are read (`mmap = false`) instead.
-pub struct FileBytes(Source);
+pub struct FileBytes(Source, Option<Identity>, OnceLock<[u8; 32]>);
+
+/// What the system says of a file, apart from its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    len: u64,
+    modified_nanos: u128,
+    number: u64,
+    device: u64,
+}
 
 enum Source {
     Mapped(memmap2::Mmap),
@@ -34,11 +44,33 @@ impl FileBytes {
             // file meanwhile is the documented condition of opening with `mmap`.
             #[allow(unsafe_code)]
             let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
-            return Ok(FileBytes(Source::Mapped(map)));
+            return Ok(FileBytes(Source::Mapped(map), Identity::of(&meta), OnceLock::new()));
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(io)?;
-        Ok(FileBytes(Source::Read(bytes)))
+        Ok(FileBytes(Source::Read(bytes), Identity::of(&meta), OnceLock::new()))
+    }
+
+    /// A hash of what file this is: its length, its time, its number, and samples of its bytes. Cheap
+    /// whatever the size; a file that was changed in place has another one, a copy has too. `None`
+    /// for bytes that are of no file.
+    pub fn fingerprint(&self) -> Option<[u8; 32]> {
+        let id = self.1?;
+        Some(*self.2.get_or_init(|| self.sampled(id)))
+    }
+
+    fn sampled(&self, id: Identity) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new();
+        for number in [u128::from(id.len), id.modified_nanos, id.number.into(), id.device.into()] {
+            hasher.update(&number.to_le_bytes());
+        }
+        hasher.update(self.get(..SAMPLE.min(self.len())).unwrap_or_default());
+        for i in 1..=N_SAMPLES {
+            let start = (self.len() / N_SAMPLES * i).saturating_sub(SAMPLE);
+            hasher.update(self.get(start..(start + SAMPLE).min(self.len())).unwrap_or_default());
+            self.forget(start..(start + SAMPLE).min(self.len()));
+        }
+        *hasher.finalize().as_bytes()
     }
 
     /// The first half of a BLAKE3 hash of the bytes, in hexadecimal: a name for their contents.
@@ -46,9 +78,58 @@ impl FileBytes {
         blake3::hash(self).to_hex().chars().take(32).collect()
     }
 
+    /// Gives the pages of some bytes back to the system if they are mapped; they are read again when
+    /// they are next looked at. What can't be given back stays.
+    pub fn forget(&self, range: std::ops::Range<usize>) {
+        #[cfg(unix)]
+        if let Source::Mapped(map) = &self.0
+            && range.start < range.end
+            && range.end <= map.len()
+        {
+            let (start, end) =
+                (range.start.saturating_sub(AROUND), (range.end + AROUND).min(map.len()));
+            // SAFETY: the map is read-only and of a file: dropped pages come back as they were,
+            // under the same condition as at `open`.
+            #[allow(unsafe_code)]
+            let _ = unsafe {
+                map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start)
+            };
+        }
+        #[cfg(not(unix))]
+        let _ = range;
+    }
+
+    /// Where a slice of these bytes stands in them.
+    pub fn range_of(&self, part: &[u8]) -> Option<std::ops::Range<usize>> {
+        let start = (part.as_ptr() as usize).checked_sub(self.as_ptr() as usize)?;
+        let end = start.checked_add(part.len())?;
+        (end <= self.len()).then_some(start..end)
+    }
+
     /// Bytes that are already in memory.
     pub fn from_vec(bytes: Vec<u8>) -> Self {
-        FileBytes(Source::Read(bytes))
+        FileBytes(Source::Read(bytes), None, OnceLock::new())
+    }
+}
+
+/// Bytes of one sample of a fingerprint.
+const SAMPLE: usize = 4096;
+/// The system maps neighbours of a page that is looked at; they are given back with it.
+const AROUND: usize = 2 << 20;
+/// Samples of a fingerprint.
+const N_SAMPLES: usize = 64;
+
+impl Identity {
+    fn of(meta: &std::fs::Metadata) -> Option<Self> {
+        let modified = meta.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+        #[cfg(unix)]
+        let (number, device) = {
+            use std::os::unix::fs::MetadataExt as _;
+            (meta.ino(), meta.dev())
+        };
+        #[cfg(not(unix))]
+        let (number, device) = (0, 0);
+        Some(Identity { len: meta.len(), modified_nanos: modified.as_nanos(), number, device })
     }
 }
 
@@ -60,5 +141,37 @@ impl Deref for FileBytes {
             Source::Mapped(map) => map,
             Source::Read(bytes) => bytes,
         }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::FileBytes;
+
+    /// Pages of files that this process has in memory.
+    fn file_kib() -> usize {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|l| l.strip_prefix("RssFile:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    #[test]
+    fn forgotten_pages_leave_memory_and_come_back_the_same() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let want: Vec<u8> =
+            (0..64u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        std::fs::write(file.path(), &want).unwrap();
+        let bytes = FileBytes::open(file.path(), true).unwrap();
+        assert!(*bytes == *want);
+        let touched = file_kib();
+        bytes.forget(1000..bytes.len() - 1000);
+        let forgotten = file_kib();
+        assert!(touched > forgotten + (48 << 10), "{touched} KiB, then {forgotten} KiB");
+        assert!(*bytes == *want);
+        // What is not mapped, or not inside, stays as it is.
+        bytes.forget(5..usize::MAX);
+        let read = FileBytes::open(file.path(), false).unwrap();
+        read.forget(0..read.len());
+        assert!(*read == *want);
     }
 }

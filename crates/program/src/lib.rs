@@ -37,6 +37,8 @@ mod rules;
 )]
 mod validate;
 
+mod blobs;
+pub mod cache_file;
 mod dtype;
 mod encoding;
 mod error;
@@ -48,6 +50,7 @@ mod program;
 mod shape;
 mod weights;
 
+pub use blobs::{Blob, BlobError};
 pub use dtype::DType;
 pub use encoding::{Encoding, QuantLayout, ScaleFormat};
 pub use error::{Error, Result};

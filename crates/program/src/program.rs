@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::blobs::Blob;
 use crate::error::{Error, Result};
 use crate::graph::{Graph, ValueType};
 use crate::metadata::Metadata;
@@ -77,7 +78,7 @@ pub struct Description {
 #[derive(Clone)]
 pub struct Program {
     description: Description,
-    blobs: BTreeMap<String, Arc<[u8]>>,
+    blobs: BTreeMap<String, Blob>,
     store: Arc<dyn WeightStore>,
 }
 
@@ -113,7 +114,7 @@ impl Program {
     /// Checks everything and makes a program of it.
     pub fn new(
         mut description: Description,
-        blobs: BTreeMap<String, Arc<[u8]>>,
+        blobs: BTreeMap<String, Blob>,
         store: Arc<dyn WeightStore>,
     ) -> Result<Self> {
         validate::description(&mut description)?;
@@ -172,19 +173,19 @@ impl Program {
         &self.store
     }
 
-    /// A blob by name.
-    pub fn blob(&self, name: &str) -> Option<&[u8]> {
-        self.blobs.get(name).map(AsRef::as_ref)
+    /// A blob's bytes by its name, made now if they were not before; `None` if there is none.
+    pub fn blob(&self, name: &str) -> Result<Option<&[u8]>> {
+        self.blobs.get(name).map(Blob::bytes).transpose()
     }
 
     /// Blobs by name.
-    pub fn blobs(&self) -> &BTreeMap<String, Arc<[u8]>> {
+    pub fn blobs(&self) -> &BTreeMap<String, Blob> {
         &self.blobs
     }
 
     /// Adds or replaces a blob.
-    pub fn set_blob(&mut self, name: &str, bytes: impl Into<Arc<[u8]>>) {
-        self.blobs.insert(name.to_string(), bytes.into());
+    pub fn set_blob(&mut self, name: &str, blob: impl Into<Blob>) {
+        self.blobs.insert(name.to_string(), blob.into());
     }
 
     /// Number of weight elements.

@@ -64,6 +64,31 @@ pub trait WeightStore: Send + Sync {
     fn make_rows(&self, _weight: &str, _part: Part, _rows: Range<usize>) -> Option<Vec<u8>> {
         None
     }
+
+    /// Some rows of all parts that a declaration asks for, if this store makes each of them: one
+    /// that computes them together should override this.
+    fn make_row_parts(
+        &self,
+        weight: &str,
+        decl: &WeightDecl,
+        rows: Range<usize>,
+    ) -> Option<Vec<(Part, Vec<u8>)>> {
+        Part::ALL
+            .into_iter()
+            .filter(|part| decl.part_bytes(*part) > 0)
+            .map(|part| Some((part, self.make_rows(weight, part, rows.clone())?)))
+            .collect()
+    }
+
+    /// Hears that a weight has been packed and will not be read soon: a store that maps a file
+    /// gives its pages back, so that a loader's memory does not hold everything twice.
+    fn forget(&self, _weight: &str) {}
+
+    /// A hash that changes when the bytes may have changed, if that can be told cheaply: the key
+    /// under which what is made of them may be kept. `None` if it can't.
+    fn fingerprint(&self) -> Option<[u8; 32]> {
+        None
+    }
 }
 
 /// Weights held in memory: for tests, and for what a quantiser has just made.
@@ -231,6 +256,10 @@ impl<'a> Weight<'a> {
         }
         let shape = vec![rows.len() as u64, decl.cols() as u64];
         let some = WeightDecl { shape, encoding: decl.encoding };
+        if let Some(made) = store.make_row_parts(name, decl, rows.clone()) {
+            let parts = made.into_iter().map(|(part, bytes)| (part, Cow::Owned(bytes))).collect();
+            return Self::of_parts(name, Cow::Owned(some), parts);
+        }
         let mut parts = Vec::new();
         for part in Part::ALL {
             let bytes = some.part_bytes(part) as usize;

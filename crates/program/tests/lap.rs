@@ -15,7 +15,10 @@ fn round_trip_is_exact() {
     for mmap in [true, false] {
         let back = lap::open(&first, mmap).unwrap();
         assert_eq!(back.description(), program.description());
-        assert_eq!(back.blob("chat_template.jinja"), program.blob("chat_template.jinja"));
+        assert_eq!(
+            back.blob("chat_template.jinja").unwrap(),
+            program.blob("chat_template.jinja").unwrap()
+        );
         for (name, decl) in program.weights() {
             for part in Part::ALL.into_iter().filter(|p| decl.part_bytes(*p) > 0) {
                 let want = program.store().part(name, part).unwrap();

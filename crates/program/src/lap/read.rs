@@ -1,6 +1,8 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::sniff::{Kind, sniff};
 use super::{FORMAT, HASHES, OLDEST_VERSION, PREFIX, PROGRAM, VERSION, to_safetensors};
+use crate::blobs::Blob;
 use crate::error::{Error, Result};
 use crate::file::FileBytes;
 use crate::program::{Description, Program};
@@ -38,12 +41,14 @@ pub fn from_bytes(bytes: FileBytes) -> Result<Program> {
             }
         }
     }
+    let bytes = Arc::new(bytes);
     let mut blobs = BTreeMap::new();
-    for name in tensors.header.keys() {
+    for (name, info) in &tensors.header {
         if let Some(blob) = name.strip_prefix(PREFIX) {
             claimed = claimed.saturating_add(1);
             if name != PROGRAM && name != HASHES {
-                blobs.insert(blob.to_string(), Arc::from(tensors.bytes(&bytes, name)?));
+                tensors.bytes(&bytes, name)?;
+                blobs.insert(blob.to_string(), Blob::of_file(bytes.clone(), tensors.range(info)));
             }
         }
     }
@@ -55,16 +60,20 @@ pub fn from_bytes(bytes: FileBytes) -> Result<Program> {
     Program::new(description, blobs, Arc::new(LapStore { bytes, ranges }))
 }
 
-/// Recomputes the hash of every tensor; `Err` names the first that is not as it was written.
+/// Recomputes the hash of every tensor; `Err` names the first that is not as it was written. The
+/// file is read through a small buffer: pages of a map would count as this process's memory.
 pub fn check_hashes(path: &Path) -> Result<()> {
     let bytes = FileBytes::open(path, true)?;
+    let mut file = File::open(path).map_err(|e| Error::io(path, e))?;
     let (data_start, header) = header(&bytes)?;
     let tensors = Tensors { header: header.tensors(), data_start };
     let stored: BTreeMap<String, String> = serde_json::from_slice(tensors.bytes(&bytes, HASHES)?)?;
     let mut names: Vec<_> = tensors.header.keys().filter(|name| *name != HASHES).collect();
     names.sort();
     for name in names {
-        let hash = blake3::hash(tensors.bytes(&bytes, name)?).to_hex();
+        // Its place was checked against the file's length with the header.
+        let place = tensors.header.get(name).map(|info| tensors.range(info)).unwrap_or_default();
+        let hash = hash(&mut file, place).map_err(|e| Error::io(path, e))?.to_hex();
         match stored.get(name) {
             Some(written) if written == hash.as_str() => {}
             Some(_) => {
@@ -74,6 +83,20 @@ pub fn check_hashes(path: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn hash(file: &mut File, place: Range<usize>) -> std::io::Result<blake3::Hash> {
+    file.seek(SeekFrom::Start(u64::try_from(place.start).unwrap_or(u64::MAX)))?;
+    let mut hasher = blake3::Hasher::new();
+    let mut part = file.take(u64::try_from(place.len()).unwrap_or(u64::MAX));
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        let n = part.read(&mut buffer)?;
+        match buffer.get(..n) {
+            Some(read) if n > 0 => drop(hasher.update(read)),
+            _ => return Ok(hasher.finalize()),
+        }
+    }
 }
 
 fn header(bytes: &[u8]) -> Result<(usize, Header)> {
@@ -200,7 +223,7 @@ impl Tensors<'_> {
 }
 
 struct LapStore {
-    bytes: FileBytes,
+    bytes: Arc<FileBytes>,
     ranges: HashMap<(String, Part), Range<usize>>,
 }
 
@@ -211,5 +234,17 @@ impl WeightStore for LapStore {
             .and_then(|r| self.bytes.get(r.clone()))
             .map(Cow::Borrowed)
             .ok_or_else(|| Error::weight(weight, format!("{part:?} is not stored")))
+    }
+
+    fn fingerprint(&self) -> Option<[u8; 32]> {
+        self.bytes.fingerprint()
+    }
+
+    fn forget(&self, weight: &str) {
+        for part in Part::ALL {
+            if let Some(range) = self.ranges.get(&(weight.to_string(), part)) {
+                self.bytes.forget(range.clone());
+            }
+        }
     }
 }

@@ -8,14 +8,20 @@ use super::{FORMAT, HASHES, PREFIX, PROGRAM, VERSION, to_safetensors};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::program::Program;
-use crate::weights::Part;
+use crate::weights::{Part, WeightDecl};
 
 const ALIGN: usize = 64;
 
+/// Numbers of a made weight that are asked for at once.
+const BLOCK: usize = 8 << 20;
+/// Bytes that are written between two words of progress.
+const PIECE: usize = 32 << 20;
+
 /// Writes a program to a temporary file beside `path` and renames it, so that no half file ever
-/// stands under the final name. Weights are asked for one at a time, all parts of one together, and
-/// each part is written where the header says. `progress` is told the bytes written so far and in
-/// all, and says whether to go on.
+/// stands under the final name. Weights are asked for one at a time, and those that are made when
+/// they are asked for some rows at a time, all parts of the rows together; each part is written
+/// where the header says. `progress` is told the bytes written so far and in all, and says whether
+/// to go on.
 pub fn write(
     program: &Program,
     path: &Path,
@@ -37,6 +43,7 @@ pub fn write(
     temp.write_all(&header_len.to_le_bytes()).map_err(io)?;
     temp.write_all(&header).map_err(io)?;
     let mut out = Spread {
+        path,
         file: temp.as_file(),
         start: header_len.saturating_add(8),
         done: 0,
@@ -48,27 +55,59 @@ pub fn write(
     for (i, tensor) in tensors.iter().enumerate() {
         match &tensor.source {
             Source::Part(weight, part) => drop(places.insert((weight.as_str(), *part), i)),
-            Source::Bytes(bytes) => out.put(tensor, bytes).map_err(io)??,
+            Source::Bytes(bytes) => out.put(tensor, bytes)?,
             Source::Hashes => {}
         }
     }
     for (name, decl) in program.weights() {
-        for (part, bytes) in program.store().parts(name, decl)? {
-            let place = places.get(&(name.as_str(), part));
-            if let Some(tensor) = place.and_then(|i| tensors.get(*i)) {
-                out.put(tensor, &bytes).map_err(io)??;
+        let place = |part| places.get(&(name.as_str(), part)).and_then(|i| tensors.get(*i));
+        if !write_rows(program, (name, decl), &place, &mut out)? {
+            for (part, bytes) in program.store().parts(name, decl)? {
+                if let Some(tensor) = place(part) {
+                    out.put(tensor, &bytes)?;
+                }
             }
         }
+        program.store().forget(name);
     }
     if let Some(last) = tensors.last() {
         let hashes = serde_json::to_vec(&out.hashes)?;
-        out.put(last, &hashes).map_err(io)??;
+        out.put(last, &hashes)?;
     }
     if out.done != out.total {
         let what = "the store did not give all parts of its weights";
         return Err(Error::Program(what.into()));
     }
     finish(temp, path).map_err(io)
+}
+
+/// Writes a weight some rows at a time; `false` if its store does not make rows.
+fn write_rows<'t>(
+    program: &Program,
+    (name, decl): (&str, &WeightDecl),
+    place: &dyn Fn(Part) -> Option<&'t Tensor>,
+    out: &mut Spread<'_>,
+) -> Result<bool> {
+    let at_once = BLOCK.checked_div(decl.cols()).unwrap_or(1).max(1);
+    let mut open: HashMap<Part, Open<'t>> = HashMap::new();
+    for first in (0..decl.rows()).step_by(at_once) {
+        let rows = first..decl.rows().min(first.saturating_add(at_once));
+        let Some(made) = program.store().make_row_parts(name, decl, rows) else {
+            if first == 0 {
+                return Ok(false);
+            }
+            // Whoever makes some rows and not others says why when asked for all.
+            drop(program.store().parts(name, decl)?);
+            return Err(Error::weight(name, "its store does not make all of its rows"));
+        };
+        for (part, bytes) in made {
+            let Some(tensor) = place(part) else { continue };
+            let tensor = open.entry(part).or_insert_with(|| Open::of(tensor));
+            out.extend(tensor, &bytes)?;
+        }
+    }
+    open.into_values().try_for_each(|tensor| out.close(tensor))?;
+    Ok(true)
 }
 
 /// Makes the file last, and gives it its name.
@@ -86,6 +125,7 @@ fn finish(temp: tempfile::NamedTempFile, path: &Path) -> std::io::Result<()> {
 
 /// The data section, written in any order.
 struct Spread<'a> {
+    path: &'a Path,
     file: &'a std::fs::File,
     start: u64,
     done: u64,
@@ -94,20 +134,53 @@ struct Spread<'a> {
     progress: &'a mut dyn FnMut(u64, u64) -> bool,
 }
 
+/// A tensor of which some bytes are written.
+struct Open<'t> {
+    tensor: &'t Tensor,
+    written: u64,
+    hasher: blake3::Hasher,
+}
+
+impl<'t> Open<'t> {
+    fn of(tensor: &'t Tensor) -> Self {
+        Open { tensor, written: 0, hasher: blake3::Hasher::new() }
+    }
+}
+
 impl Spread<'_> {
-    fn put(&mut self, tensor: &Tensor, bytes: &[u8]) -> std::io::Result<Result<()>> {
-        if u64::try_from(bytes.len()).ok() != Some(tensor.size) {
-            let what = format!("{} bytes instead of {}", bytes.len(), tensor.size);
-            return Ok(Err(Error::weight(&tensor.name, what)));
+    fn put(&mut self, tensor: &Tensor, bytes: &[u8]) -> Result<()> {
+        let mut open = Open::of(tensor);
+        for piece in bytes.chunks(PIECE) {
+            self.extend(&mut open, piece)?;
         }
-        self.file.seek(SeekFrom::Start(self.start.saturating_add(tensor.offset)))?;
-        self.file.write_all(bytes)?;
-        if let Some(hash) = self.hashes.get_mut(&tensor.name) {
-            *hash = blake3::hash(bytes).to_hex().to_string();
+        self.close(open)
+    }
+
+    fn extend(&mut self, open: &mut Open<'_>, bytes: &[u8]) -> Result<()> {
+        let n = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        if n > open.tensor.size.saturating_sub(open.written) {
+            return Err(Error::weight(&open.tensor.name, "its store gives too many bytes"));
         }
-        self.done = self.done.saturating_add(tensor.size);
-        let go_on = (self.progress)(self.done, self.total);
-        Ok(if go_on { Ok(()) } else { Err(Error::Stopped) })
+        let at = self.start.saturating_add(open.tensor.offset).saturating_add(open.written);
+        self.file
+            .seek(SeekFrom::Start(at))
+            .and_then(|_| self.file.write_all(bytes))
+            .map_err(|e| Error::io(self.path, e))?;
+        open.hasher.update(bytes);
+        open.written = open.written.saturating_add(n);
+        self.done = self.done.saturating_add(n);
+        if (self.progress)(self.done, self.total) { Ok(()) } else { Err(Error::Stopped) }
+    }
+
+    fn close(&mut self, open: Open<'_>) -> Result<()> {
+        if open.written != open.tensor.size {
+            let what = format!("{} bytes instead of {}", open.written, open.tensor.size);
+            return Err(Error::weight(&open.tensor.name, what));
+        }
+        if let Some(hash) = self.hashes.get_mut(&open.tensor.name) {
+            *hash = open.hasher.finalize().to_hex().to_string();
+        }
+        Ok(())
     }
 }
 
@@ -161,7 +234,7 @@ fn lay_out(program: &Program) -> Result<Vec<Tensor>> {
     };
     blob(PROGRAM.to_string(), serde_json::to_vec(program.description())?);
     for (name, bytes) in program.blobs() {
-        blob(format!("{PREFIX}{name}"), bytes.to_vec());
+        blob(format!("{PREFIX}{name}"), bytes.bytes()?.to_vec());
     }
     tensors.sort_by(|a, b| {
         let align = |t: &Tensor| t.size.trailing_zeros().min(ALIGN.trailing_zeros());
