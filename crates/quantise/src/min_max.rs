@@ -11,6 +11,7 @@ pub(crate) struct Grid {
 }
 
 /// Rounds to a stored type; what overflows it is kept at its largest number.
+#[inline(always)]
 pub(crate) fn stored(x: f32, dtype: DType) -> f32 {
     match dtype {
         DType::F16 => f16::from_f32(x.clamp(-65504.0, 65504.0)).to_f32(),
@@ -22,6 +23,7 @@ pub(crate) fn stored(x: f32, dtype: DType) -> f32 {
 /// Codes around zero. Four bits and fewer follow GGUF's Q4_0: the number of largest magnitude is
 /// met exactly by the code that has no opposite, so that checkpoints trained for that grid lose
 /// nothing. Eight bits follow Q8_0: the largest magnitude is 127 steps away.
+#[inline(always)]
 pub(crate) fn symmetric(values: &[f32], bits: u8, dtype: DType, codes: &mut [u8]) -> Grid {
     let offset = 1i32 << (bits - 1);
     let largest = values.iter().copied().fold(0.0f32, |m, x| if x.abs() > m.abs() { x } else { m });
@@ -40,17 +42,24 @@ pub(crate) fn symmetric(values: &[f32], bits: u8, dtype: DType, codes: &mut [u8]
 }
 
 /// Codes from the least to the greatest number of the group.
+#[inline(always)]
 pub(crate) fn affine(values: &[f32], bits: u8, dtype: DType, codes: &mut [u8]) -> Grid {
-    let least = values.iter().copied().fold(f32::INFINITY, f32::min);
-    let greatest = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let top = (1i32 << bits) - 1;
-    let grid =
-        Grid { scale: stored((greatest - least) / top as f32, dtype), bias: stored(least, dtype) };
+    let grid = range(values, top, dtype);
     assign(values, grid, top, codes);
     grid
 }
 
+/// The grid whose first code is the least number of the group, and whose last is the greatest.
+#[inline(always)]
+pub(crate) fn range(values: &[f32], top: i32, dtype: DType) -> Grid {
+    let least = values.iter().copied().fold(f32::INFINITY, f32::min);
+    let greatest = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    Grid { scale: stored((greatest - least) / top as f32, dtype), bias: stored(least, dtype) }
+}
+
 /// The nearest code of each number on a grid.
+#[inline(always)]
 pub(crate) fn assign(values: &[f32], grid: Grid, top: i32, codes: &mut [u8]) {
     let inverse = if grid.scale == 0.0 { 0.0 } else { 1.0 / grid.scale };
     for (code, x) in codes.iter_mut().zip(values) {

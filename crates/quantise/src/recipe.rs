@@ -59,67 +59,7 @@ pub enum Method {
     Hqq,
 }
 
-/// Names of the built-in recipes.
-pub const BUILT_IN: &[&str] = &["bf16", "int8", "int4", "int4-sensitive", "q4_0"];
-
-const AFFINE4: Quantise = Quantise {
-    bits: 4,
-    group: Group::Size(32),
-    symmetric: false,
-    scale: DType::F16,
-    method: Method::Hqq,
-};
-const SYMMETRIC8: Quantise = Quantise {
-    bits: 8,
-    group: Group::Size(32),
-    symmetric: true,
-    scale: DType::F16,
-    method: Method::MinMax,
-};
-const SYMMETRIC4: Quantise =
-    Quantise { bits: 4, symmetric: true, method: Method::MinMax, ..AFFINE4 };
-const ROW8: Quantise = Quantise { group: Group::Row, scale: DType::F32, ..SYMMETRIC8 };
-
-/// Embedding tables and the output head.
-const TABLES: &str = r"(.*\.)?(embed_tokens|embed_tokens_per_layer|lm_head)\.weight";
-
 impl Recipe {
-    /// A built-in recipe for a program; some treat its outer layers otherwise.
-    pub fn built_in(name: &str, program: &Program) -> Result<Self> {
-        Self::for_layers(name, n_layers(program.weights().keys()))
-    }
-
-    fn for_layers(name: &str, n_layers: usize) -> Result<Self> {
-        let rest = r".*";
-        let rules: Vec<(String, Action)> = match name {
-            "bf16" => vec![(rest.into(), Action::Dense(DType::Bf16))],
-            "int8" => vec![
-                (TABLES.into(), Action::Quantise(ROW8)),
-                (rest.into(), Action::Quantise(SYMMETRIC8)),
-            ],
-            "q4_0" => vec![
-                (TABLES.into(), Action::Quantise(SYMMETRIC8)),
-                (rest.into(), Action::Quantise(SYMMETRIC4)),
-            ],
-            "int4" => vec![
-                (TABLES.into(), Action::Quantise(ROW8)),
-                (rest.into(), Action::Quantise(AFFINE4)),
-            ],
-            "int4-sensitive" => vec![
-                (TABLES.into(), Action::Quantise(ROW8)),
-                (outer_layers(n_layers), Action::Quantise(SYMMETRIC8)),
-                (rest.into(), Action::Quantise(AFFINE4)),
-            ],
-            other => {
-                return Err(Error::UnknownRecipe {
-                    name: other.to_string(),
-                    known: BUILT_IN.join(", "),
-                });
-            }
-        };
-        Self::new(name, rules)
-    }
-
     /// A recipe from a TOML file.
     pub fn from_toml(text: &str) -> Result<Self> {
         let file: File = toml::from_str(text).map_err(Box::new)?;
@@ -131,7 +71,8 @@ impl Recipe {
         Self::new(&file.name, rules)
     }
 
-    fn new(name: &str, rules: Vec<(String, Action)>) -> Result<Self> {
+    /// A recipe of patterns, each of which must match a weight's whole name, and what is then done.
+    pub fn new(name: &str, rules: impl IntoIterator<Item = (String, Action)>) -> Result<Self> {
         let mut compiled = Vec::new();
         for (pattern, action) in rules {
             let whole = Regex::new(&format!("^(?:{pattern})$"))
@@ -186,22 +127,6 @@ impl Quantise {
             affine: !self.symmetric,
         }
     }
-}
-
-/// One more than the highest number behind `layers.` in the weights' names.
-fn n_layers<'a>(names: impl Iterator<Item = &'a String>) -> usize {
-    let number = |name: &str| name.split_once("layers.")?.1.split('.').next()?.parse().ok();
-    names.filter_map(|name| number(name)).max().map_or(0, |last: usize| last + 1)
-}
-
-/// The value and down projections of the first and the last quarter of the layers.
-fn outer_layers(n_layers: usize) -> String {
-    let quarter = n_layers / 4;
-    let outer: Vec<String> = (0..n_layers)
-        .filter(|i| *i < quarter || *i >= n_layers - quarter)
-        .map(|i| i.to_string())
-        .collect();
-    format!(r"(.*\.)?layers\.({})\.(self_attn\.v_proj|mlp\.down_proj)\.weight", outer.join("|"))
 }
 
 #[derive(Deserialize)]
@@ -293,27 +218,16 @@ mod tests {
 
     #[test]
     fn groups_fall_back_to_a_divisor_of_the_row() {
-        let q = Quantise { group: Group::Size(32), ..AFFINE4 };
+        let q = Quantise {
+            bits: 4,
+            group: Group::Size(32),
+            symmetric: false,
+            scale: DType::F16,
+            method: Method::Hqq,
+        };
         assert_eq!(q.layout(640).group, 32);
         assert_eq!(q.layout(48).group, 24);
         assert_eq!(q.layout(7).group, 7);
-    }
-
-    #[test]
-    fn outer_quarters_are_kept_wider() {
-        let recipe = Recipe::for_layers("int4-sensitive", 8).unwrap();
-        let bits = |layer: usize, name: &str| {
-            let name = format!("model.layers.{layer}.{name}.weight");
-            match recipe.of(&name, &decl(&[64, 64])).1.encoding {
-                Encoding::Quant(q) => q.bits,
-                Encoding::Dense(_) => 0,
-            }
-        };
-        let down: Vec<u8> = (0..8).map(|l| bits(l, "mlp.down_proj")).collect();
-        assert_eq!(down, [8, 8, 4, 4, 4, 4, 8, 8]);
-        assert_eq!(bits(0, "self_attn.v_proj"), 8);
-        assert_eq!(bits(0, "self_attn.q_proj"), 4);
-        assert!(Recipe::for_layers("int5", 8).unwrap_err().to_string().contains("q4_0"));
     }
 
     #[test]

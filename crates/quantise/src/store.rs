@@ -1,4 +1,4 @@
-//! A program whose weights are quantised when they are asked for.
+//! Programs whose weights are quantised, or dequantised, when they are asked for.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -12,37 +12,88 @@ use lapidary_program::{
 use rayon::prelude::*;
 
 use crate::error::Result;
-use crate::hqq::hqq;
-use crate::min_max::{Grid, affine, symmetric};
-use crate::recipe::{Action, Method, Quantise, Recipe};
+use crate::min_max::Grid;
+use crate::recipe::{Action, Quantise, Recipe};
+use crate::row::RowQuantiser;
+
+/// Numbers of a weight that are worked on at once. Sources that make their bytes are asked for no
+/// more than this.
+const BLOCK: usize = 8 << 20;
 
 /// The program under a recipe. Nothing is computed before a weight is asked for.
 pub fn quantise(program: &Program, recipe: &Recipe) -> Result<Program> {
+    changed(program, |name, decl| recipe.of(name, decl))
+}
+
+/// The program with the numbers of its quantised weights in f32, so that a recipe can be applied to
+/// a checkpoint that is quantised already. Nothing is computed before a weight is asked for.
+pub fn dequantise(program: &Program) -> Result<Program> {
+    changed(program, |_, decl| match decl.encoding {
+        Encoding::Dense(_) => (Action::Keep, decl.clone()),
+        Encoding::Quant(_) => {
+            (Action::Dense(DType::F32), WeightDecl::dense(decl.shape.clone(), DType::F32))
+        }
+    })
+}
+
+fn changed(
+    program: &Program,
+    to: impl Fn(&str, &WeightDecl) -> (Action, WeightDecl),
+) -> Result<Program> {
     let mut description: Description = program.description().clone();
     let mut planned = HashMap::new();
     for (name, decl) in &mut description.weights {
-        let (action, new) = recipe.of(name, decl);
+        let (action, new) = to(name, decl);
         if action != Action::Keep {
-            planned.insert(name.clone(), (action, decl.clone(), new.clone()));
+            planned.insert(name.clone(), Planned { action, old: decl.clone(), new: new.clone() });
             *decl = new;
         }
     }
-    let store = QuantisedStore { source: program.store().clone(), planned };
+    let store = ChangedStore { source: program.store().clone(), planned };
     Ok(Program::new(description, program.blobs().clone(), Arc::new(store))?)
 }
 
-struct QuantisedStore {
+struct ChangedStore {
     source: Arc<dyn WeightStore>,
-    /// What is done to a weight, what it was, and what it becomes.
-    planned: HashMap<String, (Action, WeightDecl, WeightDecl)>,
+    planned: HashMap<String, Planned>,
 }
 
-impl WeightStore for QuantisedStore {
+/// What is done to a weight, what it was, and what it becomes.
+struct Planned {
+    action: Action,
+    old: WeightDecl,
+    new: WeightDecl,
+}
+
+type Parts = Vec<(Part, Vec<u8>)>;
+
+impl ChangedStore {
+    fn make(
+        &self,
+        weight: &str,
+        plan: &Planned,
+        rows: Range<usize>,
+    ) -> lapidary_program::Result<Parts> {
+        let source = Weight::fetch_rows(weight, &plan.old, self.source.as_ref(), rows)?;
+        Ok(match (&plan.action, plan.new.encoding) {
+            (Action::Quantise(q), Encoding::Quant(layout)) => codes(&source, q, &layout),
+            (Action::Dense(dtype), _) => vec![(Part::Data, dense(&source, *dtype))],
+            _ => vec![],
+        })
+    }
+
+    /// Whether the source gives some rows without making all of them.
+    fn has_rows(&self, weight: &str) -> bool {
+        self.source.is_at_hand(weight) || self.source.make_rows(weight, Part::Data, 0..1).is_some()
+    }
+}
+
+impl WeightStore for ChangedStore {
     fn part(&self, weight: &str, part: Part) -> lapidary_program::Result<Cow<'_, [u8]>> {
-        let Some((_, _, new)) = self.planned.get(weight) else {
+        let Some(plan) = self.planned.get(weight) else {
             return self.source.part(weight, part);
         };
-        let made = self.parts(weight, new)?;
+        let made = self.parts(weight, &plan.new)?;
         let found = made.into_iter().find(|(p, _)| *p == part).map(|(_, bytes)| bytes);
         found.ok_or_else(|| lapidary_program::Error::Weight {
             weight: weight.to_string(),
@@ -55,11 +106,24 @@ impl WeightStore for QuantisedStore {
         weight: &str,
         decl: &WeightDecl,
     ) -> lapidary_program::Result<Vec<(Part, Cow<'_, [u8]>)>> {
-        let Some((action, old, new)) = self.planned.get(weight) else {
+        let Some(plan) = self.planned.get(weight) else {
             return self.source.parts(weight, decl);
         };
-        let source = Weight::fetch(weight, old, self.source.as_ref())?;
-        Ok(make(&source, action, new))
+        let rows = plan.old.rows();
+        let at_once = if self.has_rows(weight) { rows_at_once(&plan.old) } else { rows.max(1) };
+        let mut whole: Parts = Part::ALL
+            .into_iter()
+            .map(|part| (part, plan.new.part_bytes(part) as usize))
+            .filter(|(_, bytes)| *bytes > 0)
+            .map(|(part, bytes)| (part, Vec::with_capacity(bytes)))
+            .collect();
+        for first in (0..rows).step_by(at_once) {
+            let made = self.make(weight, plan, first..rows.min(first + at_once))?;
+            for ((_, all), (_, some)) in whole.iter_mut().zip(made) {
+                all.extend_from_slice(&some);
+            }
+        }
+        Ok(whole.into_iter().map(|(part, bytes)| (part, Cow::Owned(bytes))).collect())
     }
 
     fn is_at_hand(&self, weight: &str) -> bool {
@@ -67,22 +131,29 @@ impl WeightStore for QuantisedStore {
     }
 
     fn make_rows(&self, weight: &str, part: Part, rows: Range<usize>) -> Option<Vec<u8>> {
-        let Some((action, old, new)) = self.planned.get(weight) else {
+        let Some(plan) = self.planned.get(weight) else {
             return self.source.make_rows(weight, part, rows);
         };
-        let source = Weight::fetch_rows(weight, old, self.source.as_ref(), rows).ok()?;
-        let made = make(&source, action, new);
-        made.into_iter().find(|(p, _)| *p == part).map(|(_, bytes)| bytes.into_owned())
+        let made = self.make(weight, plan, rows).ok()?;
+        made.into_iter().find(|(p, _)| *p == part).map(|(_, bytes)| bytes)
+    }
+
+    fn make_row_parts(&self, weight: &str, decl: &WeightDecl, rows: Range<usize>) -> Option<Parts> {
+        match self.planned.get(weight) {
+            None => self.source.make_row_parts(weight, decl, rows),
+            // What fails here fails again, and says why, when the whole weight is asked for.
+            Some(plan) if self.has_rows(weight) => self.make(weight, plan, rows).ok(),
+            Some(_) => None,
+        }
+    }
+
+    fn forget(&self, weight: &str) {
+        self.source.forget(weight);
     }
 }
 
-/// The parts of what a recipe makes of some numbers.
-fn make(source: &Weight<'_>, action: &Action, new: &WeightDecl) -> Vec<(Part, Cow<'static, [u8]>)> {
-    match (action, new.encoding) {
-        (Action::Quantise(q), Encoding::Quant(layout)) => codes(source, q, &layout),
-        (Action::Dense(dtype), _) => vec![(Part::Data, Cow::Owned(dense(source, *dtype)))],
-        _ => vec![],
-    }
+fn rows_at_once(decl: &WeightDecl) -> usize {
+    (BLOCK / decl.cols().max(1)).max(1)
 }
 
 /// All rows rounded to a float type.
@@ -94,72 +165,51 @@ fn dense(source: &Weight<'_>, dtype: DType) -> Vec<u8> {
         || vec![0.0; cols],
         |values, (row, out)| {
             source.row_f32(row, values);
-            write_floats(values, dtype, out);
+            write_floats(values.iter().copied(), dtype, out);
         },
     );
     out
 }
 
-fn write_floats(values: &[f32], dtype: DType, out: &mut [u8]) {
-    for (x, out) in values.iter().zip(out.chunks_mut(dtype.size_bytes())) {
+fn write_floats(values: impl Iterator<Item = f32>, dtype: DType, out: &mut [u8]) {
+    for (x, out) in values.zip(out.chunks_mut(dtype.size_bytes())) {
         match dtype {
-            DType::F16 => out.copy_from_slice(&f16::from_f32(*x).to_le_bytes()),
-            DType::Bf16 => out.copy_from_slice(&bf16::from_f32(*x).to_le_bytes()),
+            DType::F16 => out.copy_from_slice(&f16::from_f32(x).to_le_bytes()),
+            DType::Bf16 => out.copy_from_slice(&bf16::from_f32(x).to_le_bytes()),
             _ => out.copy_from_slice(&x.to_le_bytes()),
         }
     }
 }
 
 /// Codes, scales and biases of all rows, each row on its own.
-fn codes(
-    source: &Weight<'_>,
-    q: &Quantise,
-    layout: &QuantLayout,
-) -> Vec<(Part, Cow<'static, [u8]>)> {
+fn codes(source: &Weight<'_>, q: &Quantise, layout: &QuantLayout) -> Parts {
     let (rows, cols) = (source.decl.rows(), source.decl.cols());
-    let groups = layout.groups(cols);
     let row_bytes = layout.row_bytes(cols);
-    let scale_bytes = groups * q.scale.size_bytes();
+    let scale_bytes = layout.groups(cols) * q.scale.size_bytes();
     let mut data = vec![0; rows * row_bytes];
     let mut scales = vec![0; rows * scale_bytes];
-    let mut biases = vec![0; rows * scale_bytes];
+    // One byte a row where there is no bias, so that rows can be walked together.
+    let bias_bytes = if layout.affine { scale_bytes } else { 1 };
+    let mut biases = vec![0; rows * bias_bytes];
     data.par_chunks_mut(row_bytes)
         .zip(scales.par_chunks_mut(scale_bytes))
-        .zip(biases.par_chunks_mut(scale_bytes))
+        .zip(biases.par_chunks_mut(bias_bytes))
         .enumerate()
         .for_each_init(
-            || Scratch { values: vec![0.0; cols], codes: vec![0; cols], grids: vec![] },
-            |scratch, (row, ((data, scales), biases))| {
-                source.row_f32(row, &mut scratch.values);
-                scratch.quantise(q, layout.group as usize);
-                layout.pack_row(&scratch.codes, data);
-                let of = |f: fn(&Grid) -> f32| scratch.grids.iter().map(f).collect::<Vec<_>>();
-                write_floats(&of(|g| g.scale), q.scale, scales);
-                write_floats(&of(|g| g.bias), q.scale, biases);
+            || (vec![0.0; cols], vec![0; cols], RowQuantiser::new(*q, layout.group as usize)),
+            |(values, codes, quantiser), (row, ((data, scales), biases))| {
+                source.row_f32(row, values);
+                let grids: &[Grid] = quantiser.row(values, codes);
+                layout.pack_row(codes, data);
+                write_floats(grids.iter().map(|g| g.scale), q.scale, scales);
+                if layout.affine {
+                    write_floats(grids.iter().map(|g| g.bias), q.scale, biases);
+                }
             },
         );
-    let mut parts = vec![(Part::Data, Cow::Owned(data)), (Part::Scale, Cow::Owned(scales))];
+    let mut parts = vec![(Part::Data, data), (Part::Scale, scales)];
     if layout.affine {
-        parts.push((Part::Bias, Cow::Owned(biases)));
+        parts.push((Part::Bias, biases));
     }
     parts
-}
-
-struct Scratch {
-    values: Vec<f32>,
-    codes: Vec<u8>,
-    grids: Vec<Grid>,
-}
-
-impl Scratch {
-    fn quantise(&mut self, q: &Quantise, group: usize) {
-        self.grids.clear();
-        for (values, codes) in self.values.chunks(group).zip(self.codes.chunks_mut(group)) {
-            self.grids.push(match (q.symmetric, q.method) {
-                (true, _) => symmetric(values, q.bits, q.scale, codes),
-                (false, Method::MinMax) => affine(values, q.bits, q.scale, codes),
-                (false, Method::Hqq) => hqq(values, q.bits, q.scale, codes),
-            });
-        }
-    }
 }

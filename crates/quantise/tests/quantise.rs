@@ -9,7 +9,9 @@ use lapidary_program::{
     DType, Description, Encoding, GraphBuilder, MemoryStore, Metadata, Method, Op, Part, Program,
     SamplingDefaults, Sym, ValueType, WeightDecl, input, lap, method,
 };
-use lapidary_quantise::{Recipe, quantise, synthetic};
+use lapidary_quantise::{
+    Action, Group, Method as Codes, Quantise, Recipe, dequantise, quantise, synthetic,
+};
 use safetensors::SafeTensors;
 
 /// A program of one embedding and one head, the weights `embed_tokens.weight` and
@@ -60,6 +62,25 @@ fn program(rows: u64, cols: u64, values: &[f32], dtype: DType) -> Program {
     Program::new(description, BTreeMap::new(), Arc::new(store)).unwrap()
 }
 
+/// One rule for all weights: symmetric codes by min-max, or affine ones by a method.
+fn recipe(bits: u8, group: Group, affine: Option<Codes>) -> Recipe {
+    let (symmetric, method) = (affine.is_none(), affine.unwrap_or(Codes::MinMax));
+    let q = Quantise { bits, group, symmetric, scale: DType::F16, method };
+    Recipe::new("test", [(".*".to_string(), Action::Quantise(q))]).unwrap()
+}
+
+/// Rules of every kind, with the bits of a number under each.
+fn recipes() -> Vec<(Recipe, usize)> {
+    let bf16 = [(".*".to_string(), Action::Dense(DType::Bf16))];
+    vec![
+        (Recipe::new("bf16", bf16).unwrap(), 16),
+        (recipe(8, Group::Row, None), 8),
+        (recipe(4, Group::Size(32), None), 4),
+        (recipe(4, Group::Size(32), Some(Codes::MinMax)), 4),
+        (recipe(4, Group::Size(32), Some(Codes::Hqq)), 4),
+    ]
+}
+
 struct Fixture(Vec<u8>);
 
 impl Fixture {
@@ -95,8 +116,7 @@ fn q4_0_is_what_gguf_makes_of_the_same_numbers() {
         })
         .collect();
     let source = program(3, 512, &fixture.f32("Q4_0.source"), DType::F32);
-    let recipe = Recipe::built_in("q4_0", &source).unwrap();
-    let got = quantise(&source, &recipe).unwrap();
+    let got = quantise(&source, &recipe(4, Group::Size(32), None)).unwrap();
     assert_eq!(got.weight("layers.0.mlp.down_proj.weight").unwrap().to_f32(), want);
 }
 
@@ -112,8 +132,7 @@ fn eight_bits_are_what_gguf_makes_of_the_same_numbers() {
         })
         .collect();
     let source = program(3, 512, &fixture.f32("Q8_0.source"), DType::F32);
-    let recipe = Recipe::built_in("int8", &source).unwrap();
-    let got = quantise(&source, &recipe).unwrap();
+    let got = quantise(&source, &recipe(8, Group::Size(32), None)).unwrap();
     assert_eq!(got.weight("layers.0.mlp.down_proj.weight").unwrap().to_f32(), want);
 }
 
@@ -123,9 +142,7 @@ fn a_quantised_program_is_written_and_read_back_exactly() {
         (0..48 * 96).map(|i| ((i * 7919 % 1009) as f32 - 504.0) / 900.0).collect();
     let source = program(48, 96, &values, DType::Bf16);
     let folder = tempfile::tempdir().unwrap();
-    for (name, bits) in [("bf16", 16), ("int8", 8), ("int4", 4), ("int4-sensitive", 4), ("q4_0", 4)]
-    {
-        let recipe = Recipe::built_in(name, &source).unwrap();
+    for (name, (recipe, bits)) in recipes().into_iter().enumerate() {
         let quantised = quantise(&source, &recipe).unwrap();
         let path = folder.path().join(format!("{name}.lap"));
         lap::write(&quantised, &path, &mut |_, _| true).unwrap();
@@ -149,8 +166,7 @@ fn a_quantised_program_is_written_and_read_back_exactly() {
 #[test]
 fn synthetic_weights_are_the_same_whole_or_row_by_row() {
     let source = program(48, 96, &[0.0; 48 * 96], DType::Bf16);
-    for name in ["bf16", "int8", "int4", "q4_0"] {
-        let recipe = Recipe::built_in(name, &source).unwrap();
+    for (name, (recipe, _)) in recipes().into_iter().enumerate() {
         let made = synthetic(&source, Some(&recipe)).unwrap();
         let weight = "layers.0.mlp.down_proj.weight";
         let whole = made.weight(weight).unwrap().to_f32();
@@ -163,4 +179,29 @@ fn synthetic_weights_are_the_same_whole_or_row_by_row() {
         }
         assert_ne!(whole[..96], whole[96..192], "{name}");
     }
+}
+
+#[test]
+fn what_is_quantised_can_be_quantised_again_from_its_numbers() {
+    let values: Vec<f32> =
+        (0..48 * 96).map(|i| ((i * 7919 % 1009) as f32 - 504.0) / 900.0).collect();
+    let source = program(48, 96, &values, DType::F32);
+    let weight = "layers.0.mlp.down_proj.weight";
+    let once = quantise(&source, &recipe(4, Group::Size(32), None)).unwrap();
+    // A recipe leaves alone what is quantised,
+    let kept = quantise(&once, &recipe(8, Group::Row, None)).unwrap();
+    assert_eq!(kept.weights()[weight], once.weights()[weight]);
+    // unless it is given the numbers.
+    let numbers = dequantise(&once).unwrap();
+    let want = once.weight(weight).unwrap().to_f32();
+    assert_eq!(numbers.weights()[weight].encoding, Encoding::Dense(DType::F32));
+    assert_eq!(numbers.weight(weight).unwrap().to_f32(), want);
+    let some = numbers.weight_rows(weight, 7..9).unwrap().to_f32();
+    assert_eq!(some, want[7 * 96..9 * 96]);
+    // The grid that made them is found again.
+    let again = quantise(&numbers, &recipe(4, Group::Size(32), None)).unwrap();
+    assert_eq!(again.weight(weight).unwrap().to_f32(), want);
+    // Nothing is quantised here, so nothing changes.
+    let same = dequantise(&source).unwrap();
+    assert_eq!(same.weights(), source.weights());
 }
