@@ -365,13 +365,13 @@ fn embed_scale(
 ) -> Result<f32> {
     let exact = f64::from(width).sqrt() as f32;
     let decl = weights.get(table).ok_or_else(|| Error::tensor(table, "it is missing"))?;
-    Ok(match (c.embed_scale, decl.encoding) {
-        (EmbedScale::StoredType, Encoding::Dense(DType::Bf16)) => {
-            half::bf16::from_f32(exact).to_f32()
-        }
-        (EmbedScale::StoredType, Encoding::Dense(DType::F16)) => {
-            half::f16::from_f32(exact).to_f32()
-        }
+    let dtype = match (c.embed_scale, decl.encoding) {
+        (EmbedScale::StoredType, Encoding::Dense(dtype)) | (EmbedScale::Rounded(dtype), _) => dtype,
+        (EmbedScale::StoredType, Encoding::Quant(_)) | (EmbedScale::Exact, _) => DType::F32,
+    };
+    Ok(match dtype {
+        DType::Bf16 => half::bf16::from_f32(exact).to_f32(),
+        DType::F16 => half::f16::from_f32(exact).to_f32(),
         _ => exact,
     })
 }

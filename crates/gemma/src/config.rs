@@ -4,7 +4,7 @@
 //! of block functions for all of them. The fields are filled from a Hugging Face `config.json`
 //! (`hf_config.rs`) or from GGUF metadata (`gguf/import.rs`).
 
-use lapidary_program::{RopeSpec, SamplingDefaults};
+use lapidary_program::{DType, RopeSpec, SamplingDefaults};
 
 use crate::error::{Error, Result};
 
@@ -49,6 +49,8 @@ pub struct TextConfig {
 pub enum EmbedScale {
     /// To the type that the table is stored in, as transformers does.
     StoredType,
+    /// To this type: what those who quantised the table compute in.
+    Rounded(DType),
     /// Not at all, as GGUF loaders do.
     Exact,
 }

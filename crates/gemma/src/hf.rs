@@ -1,32 +1,28 @@
-//! Hugging Face folders: `config.json`, one or many safetensors files, tokenizer, templates.
+//! Hugging Face folders: `config.json`, one or many safetensors files, tokenizer, templates. Folders
+//! that MLX or torchao quantised are read as they are.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
-use std::io::Read;
-use std::ops::Range;
-use std::path::{Component, Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
-use lapidary_program::{
-    DType, FileBytes, Metadata, Modality, Part, SamplingDefaults, WeightDecl, WeightStore, blob,
-};
-use safetensors::SafeTensors;
+use lapidary_program::{DType, Metadata, Modality, SamplingDefaults, blob};
 use serde_json::Value;
 
-use crate::config::SAMPLING;
+use crate::config::{EmbedScale, SAMPLING};
 use crate::error::{Error, Result};
 use crate::hf_config::{self, HfConfig, ModelConfig, ids};
+use crate::hf_weights::{Quantisation, has_packed_head, select};
 use crate::import::{Imported, ImportedDraft, MADE_BY};
-use crate::names::{LM_HEAD, WeightSpec, draft_weights, text_weights};
+use crate::names::{draft_weights, text_weights};
+use crate::shards::{MAX_CONFIG_BYTES, Shards, read_json, read_small};
 
-/// Configuration files are small; anything else under their name is refused unread.
-const MAX_CONFIG_BYTES: u64 = 16 << 20;
 /// The largest `tokenizer.json` that is read.
 const MAX_TOKENIZER_BYTES: u64 = 128 << 20;
 
 /// Reads the folder of a model.
 pub fn read_model(dir: &Path, mmap: bool) -> Result<Imported> {
-    let HfConfig::Model(config) = read_config(dir)? else {
+    let (config, quantisation) = read_config(dir)?;
+    let HfConfig::Model(mut config) = config else {
         return Err(Error::NotAModel {
             path: dir.to_path_buf(),
             what: "it is a drafter, which runs only beside its target; give the target's folder, \
@@ -35,38 +31,50 @@ pub fn read_model(dir: &Path, mmap: bool) -> Result<Imported> {
         });
     };
     let files = Shards::open(dir, mmap)?;
-    let (weights, store) = select(files, &text_weights(&config.text), TEXT_PREFIXES)?;
+    if has_packed_head(&files) {
+        config.text.tie_word_embeddings = false;
+    }
+    let selected = select(files, &quantisation, &text_weights(&config.text), TEXT_PREFIXES)?;
+    if let Some(table) = selected.quantised_embedding {
+        // mlx-lm and mlx-vlm round Gemma 3's factor to bf16 whatever they compute in.
+        let to_bf16 = table.by_mlx && config.text.architecture.starts_with("gemma3");
+        let dtype = if to_bf16 { DType::Bf16 } else { table.dtype };
+        config.text.embed_scale = EmbedScale::Rounded(dtype);
+    }
     let metadata = metadata(dir, &config)?;
     let mut blobs = BTreeMap::new();
     if let Some(bytes) = read_small(dir, "tokenizer.json", MAX_TOKENIZER_BYTES)? {
-        blobs.insert(blob::TOKENIZER.to_string(), Arc::from(bytes));
+        blobs.insert(blob::TOKENIZER.to_string(), bytes.into());
     }
     if let Some(template) = chat_template(dir)? {
-        blobs.insert(blob::CHAT_TEMPLATE.to_string(), Arc::from(template.into_bytes()));
+        blobs.insert(blob::CHAT_TEMPLATE.to_string(), template.into_bytes().into());
     }
-    Ok(Imported { text: config.text, weights, store: Arc::new(store), metadata, blobs })
+    let (weights, store) = (selected.weights, Arc::new(selected.store));
+    Ok(Imported { text: config.text, weights, store, metadata, blobs })
 }
 
 /// Reads the folder of a drafter.
 pub fn read_draft(dir: &Path, mmap: bool) -> Result<ImportedDraft> {
-    let HfConfig::Draft(config) = read_config(dir)? else {
+    let (config, quantisation) = read_config(dir)?;
+    let HfConfig::Draft(config) = config else {
         return Err(Error::NotAModel {
             path: dir.to_path_buf(),
             what: "it is not a drafter; those are published as …-assistant".into(),
         });
     };
     let files = Shards::open(dir, mmap)?;
-    let (weights, store) = select(files, &draft_weights(&config), &["model."])?;
-    Ok(ImportedDraft { config: *config, weights, store: Arc::new(store) })
+    let selected = select(files, &quantisation, &draft_weights(&config), &["model."])?;
+    let (weights, store) = (selected.weights, Arc::new(selected.store));
+    Ok(ImportedDraft { config: *config, weights, store })
 }
 
 /// What stands before the text side's names, in the order they are tried.
 const TEXT_PREFIXES: &[&str] =
     &["model.", "model.language_model.", "language_model.model.", "language_model.", ""];
 
-fn read_config(dir: &Path) -> Result<HfConfig> {
-    match read_small(dir, "config.json", MAX_CONFIG_BYTES)? {
-        Some(bytes) => hf_config::parse(&bytes),
+fn read_config(dir: &Path) -> Result<(HfConfig, Quantisation)> {
+    match read_json(dir, "config.json")? {
+        Some(json) => Ok((hf_config::read(&json)?, Quantisation::read(&json)?)),
         None => Err(Error::NotAModel {
             path: dir.to_path_buf(),
             what: "the folder has no config.json; give the folder of a Hugging Face checkpoint, a \
@@ -74,75 +82,6 @@ fn read_config(dir: &Path) -> Result<HfConfig> {
                 .into(),
         }),
     }
-}
-
-/// Finds every weight that the configuration needs, under whichever prefix the file uses.
-fn select(
-    files: Shards,
-    specs: &[WeightSpec],
-    prefixes: &[&str],
-) -> Result<(BTreeMap<String, WeightDecl>, HfStore)> {
-    let prefix = prefixes
-        .iter()
-        .find(|p| files.tensors.contains_key(&format!("{p}embed_tokens.weight")))
-        .copied()
-        .unwrap_or("model.");
-    let mut weights = BTreeMap::new();
-    let mut places = HashMap::new();
-    for spec in specs {
-        let names = candidates(&spec.name, prefix);
-        let found = names.iter().find_map(|n| files.tensors.get(n).map(|t| (n, t)));
-        let Some((name, tensor)) = found else {
-            if spec.optional {
-                continue;
-            }
-            return Err(missing(&files, &names, &spec.name));
-        };
-        if tensor.shape != spec.shape {
-            let what = format!(
-                "it has shape {:?}, the configuration asks for {:?}",
-                tensor.shape, spec.shape
-            );
-            return Err(Error::tensor(name, what));
-        }
-        let dtype = match tensor.dtype {
-            safetensors::Dtype::F32 => DType::F32,
-            safetensors::Dtype::F16 => DType::F16,
-            safetensors::Dtype::BF16 => DType::Bf16,
-            safetensors::Dtype::I64 if spec.name.ends_with("token_ordering") => DType::I64,
-            other => {
-                let what = format!("its type {other:?} is not read; F32, F16 and BF16 are");
-                return Err(Error::tensor(name, what));
-            }
-        };
-        weights.insert(spec.name.clone(), WeightDecl::dense(spec.shape.clone(), dtype));
-        places.insert(spec.name.clone(), tensor.place.clone());
-    }
-    Ok((weights, HfStore { files: files.files, places }))
-}
-
-/// The names under which a canonical name may stand.
-fn candidates(canonical: &str, prefix: &str) -> Vec<String> {
-    match canonical.strip_prefix("model.") {
-        Some(rest) => vec![format!("{prefix}{rest}")],
-        None if canonical == LM_HEAD => {
-            vec![canonical.to_string(), format!("language_model.{canonical}")]
-        }
-        None => vec![canonical.to_string()],
-    }
-}
-
-fn missing(files: &Shards, names: &[String], canonical: &str) -> Error {
-    let name = names.first().map_or(canonical, String::as_str);
-    let stem = name.strip_suffix(".weight").unwrap_or(name);
-    let quantised = files.tensors.contains_key(&format!("{stem}.scales"))
-        || files.tensors.contains_key(&format!("{name}_packed"));
-    let what = if quantised {
-        "it is quantised in a way that is not read yet; give the bf16 checkpoint or a GGUF file"
-    } else {
-        "it is missing"
-    };
-    Error::tensor(name, what)
 }
 
 fn metadata(dir: &Path, config: &ModelConfig) -> Result<Metadata> {
@@ -213,172 +152,6 @@ fn chat_template(dir: &Path) -> Result<Option<String>> {
         }
     }
     Ok(None)
-}
-
-fn read_json(dir: &Path, name: &str) -> Result<Option<Value>> {
-    let Some(bytes) = read_small(dir, name, MAX_CONFIG_BYTES)? else { return Ok(None) };
-    serde_json::from_slice(&bytes)
-        .map(Some)
-        .map_err(|source| Error::Json { file: name.to_string(), source })
-}
-
-/// A file of bounded size, or `None` if it isn't there.
-fn read_small(dir: &Path, name: &str, limit: u64) -> Result<Option<Vec<u8>>> {
-    let path = dir.join(name);
-    let io = |source| Error::Io { path: path.clone(), source };
-    let meta = match std::fs::metadata(&path) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        found => found.map_err(io)?,
-    };
-    if !meta.is_file() {
-        return Err(Error::config(format!("{name} is not a regular file; it is not read")));
-    }
-    if meta.len() > limit {
-        let n = meta.len();
-        return Err(Error::config(format!("{name} has {n} bytes, more than the {limit} that are read")));
-    }
-    let file = std::fs::File::open(inside(dir, name)?).map_err(io)?;
-    let mut bytes = Vec::new();
-    // The file may grow meanwhile.
-    file.take(limit).read_to_end(&mut bytes).map_err(io)?;
-    Ok(Some(bytes))
-}
-
-/// The tensors of all files of a checkpoint.
-struct Shards {
-    files: Vec<FileBytes>,
-    tensors: HashMap<String, Tensor>,
-}
-
-struct Tensor {
-    dtype: safetensors::Dtype,
-    shape: Vec<u64>,
-    place: Place,
-}
-
-#[derive(Clone)]
-struct Place {
-    file: usize,
-    range: Range<usize>,
-}
-
-impl Shards {
-    fn open(dir: &Path, mmap: bool) -> Result<Shards> {
-        let mut shards = Shards { files: vec![], tensors: HashMap::new() };
-        // As transformers does: one file comes before an index, which may be left from before.
-        if dir.join("model.safetensors").exists() {
-            shards.add(&inside(dir, "model.safetensors")?, mmap)?;
-            return Ok(shards);
-        }
-        let Some(index) = read_json(dir, "model.safetensors.index.json")? else {
-            return Err(no_weights(dir));
-        };
-        for name in shard_names(&index)? {
-            shards.add(&inside(dir, &name)?, mmap)?;
-        }
-        Ok(shards)
-    }
-
-    fn add(&mut self, path: &Path, mmap: bool) -> Result<()> {
-        let bytes = FileBytes::open(path, mmap)?;
-        let kind = lapidary_program::lap::sniff(&bytes);
-        let damaged = |what: String| Error::Safetensors { path: path.to_path_buf(), what };
-        let (header_len, header) = SafeTensors::read_metadata(&bytes).map_err(|e| match kind {
-            lapidary_program::lap::Kind::Safetensors => damaged(e.to_string()),
-            other => damaged(other.advice().to_string()),
-        })?;
-        let data_start = header_len.saturating_add(8);
-        let file = self.files.len();
-        for (name, info) in header.tensors() {
-            let (start, end) = info.data_offsets;
-            let range = data_start.saturating_add(start)..data_start.saturating_add(end);
-            let shape = info.shape.iter().map(|n| u64::try_from(*n).unwrap_or(u64::MAX)).collect();
-            let tensor = Tensor { dtype: info.dtype, shape, place: Place { file, range } };
-            if self.tensors.insert(name.clone(), tensor).is_some() {
-                return Err(Error::tensor(&name, "it stands in two files"));
-            }
-        }
-        self.files.push(bytes);
-        Ok(())
-    }
-}
-
-/// The files that an index names, each once.
-fn shard_names(index: &Value) -> Result<Vec<String>> {
-    let map = index
-        .get("weight_map")
-        .and_then(Value::as_object)
-        .ok_or_else(|| Error::config("model.safetensors.index.json has no weight_map"))?;
-    let mut names: Vec<String> = Vec::new();
-    for (tensor, file) in map {
-        let file = file
-            .as_str()
-            .ok_or_else(|| Error::tensor(tensor, "the index does not name its file"))?;
-        names.push(file.to_string());
-    }
-    names.sort();
-    names.dedup();
-    Ok(names)
-}
-
-/// The path of a file that must stand in the folder itself. A hub cache keeps links to its own
-/// `blobs` folder there; no other way out is taken.
-fn inside(dir: &Path, name: &str) -> Result<PathBuf> {
-    let refuse = |why: &str| {
-        Err(Error::Config(format!("the checkpoint names the file `{name}`, {why}; it is not read")))
-    };
-    let mut components = Path::new(name).components();
-    let plain = matches!(components.next(), Some(Component::Normal(_)));
-    if !plain || components.next().is_some() || name.contains(['/', '\\', '\0']) {
-        return refuse("which is not a plain file name");
-    }
-    let path = dir.join(name);
-    let io = |path: &Path| {
-        let path = path.to_path_buf();
-        move |source| Error::Io { path, source }
-    };
-    let target = path.canonicalize().map_err(io(&path))?;
-    let dir = dir.canonicalize().map_err(io(dir))?;
-    let cache = dir
-        .parent()
-        .filter(|p| p.file_name().is_some_and(|n| n == "snapshots"))
-        .and_then(Path::parent)
-        .map(|repo| repo.join("blobs"));
-    if target.starts_with(&dir) || cache.is_some_and(|blobs| target.starts_with(blobs)) {
-        Ok(path)
-    } else {
-        refuse("a link that leads out of the folder")
-    }
-}
-
-fn no_weights(dir: &Path) -> Error {
-    let pickles = ["pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth"];
-    let what = match pickles.iter().find(|p| dir.join(p).exists()) {
-        Some(pickle) => format!(
-            "it holds only `{pickle}`, a pickle, which can run code when it is opened and is never \
-             read here; get the safetensors form of the checkpoint"
-        ),
-        None => "it has no model.safetensors and no model.safetensors.index.json".to_string(),
-    };
-    Error::NotAModel { path: dir.to_path_buf(), what }
-}
-
-struct HfStore {
-    files: Vec<FileBytes>,
-    places: HashMap<String, Place>,
-}
-
-impl WeightStore for HfStore {
-    fn part(&self, weight: &str, part: Part) -> lapidary_program::Result<Cow<'_, [u8]>> {
-        let place = self.places.get(weight).filter(|_| part == Part::Data);
-        place
-            .and_then(|p| self.files.get(p.file)?.get(p.range.clone()))
-            .map(Cow::Borrowed)
-            .ok_or_else(|| lapidary_program::Error::Weight {
-                weight: weight.to_string(),
-                what: format!("{part:?} is not stored"),
-            })
-    }
 }
 
 #[allow(clippy::as_conversions)]

@@ -37,9 +37,14 @@ pub struct ModelConfig {
 
 /// Reads a `config.json`.
 pub fn parse(json: &[u8]) -> Result<HfConfig> {
-    let value: Value = serde_json::from_slice(json)
+    let json: Value = serde_json::from_slice(json)
         .map_err(|source| Error::Json { file: "config.json".into(), source })?;
-    let top = value.as_object().ok_or_else(|| Error::config("config.json is not an object"))?;
+    read(&json)
+}
+
+/// Reads a `config.json` that was parsed.
+pub(crate) fn read(json: &Value) -> Result<HfConfig> {
+    let top = json.as_object().ok_or_else(|| Error::config("config.json is not an object"))?;
     let top = Fields(top);
     let model_type = top.text("model_type")?.unwrap_or_else(|| guess(&top));
     let inner = match top.get("text_config") {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lapidary_program::lap::{self, Kind};
-use lapidary_program::{Description, FileBytes, Metadata, Part, Program, WeightDecl, WeightStore};
+use lapidary_program::{Blob, Description, FileBytes, Metadata, Part, Program, WeightDecl, WeightStore};
 
 use crate::build::build;
 use crate::config::{DraftConfig, TextConfig};
@@ -38,7 +38,7 @@ pub struct Imported {
     /// Facts for the runner.
     pub metadata: Metadata,
     /// Tokenizer, chat template.
-    pub blobs: BTreeMap<String, Arc<[u8]>>,
+    pub blobs: BTreeMap<String, Blob>,
 }
 
 /// A drafter that was read but not yet built.
@@ -57,7 +57,8 @@ impl Default for OpenOptions {
     }
 }
 
-/// Opens a Hugging Face folder, a GGUF file or a `.lap` file.
+/// Opens a Hugging Face folder (also one that MLX or torchao quantised), a GGUF file or a `.lap`
+/// file.
 pub fn open(path: &Path, options: &OpenOptions) -> Result<Program> {
     let meta = std::fs::metadata(path)
         .map_err(|source| Error::Io { path: path.to_path_buf(), source })?;
@@ -122,6 +123,20 @@ impl WeightStore for WithDraft {
         match weight.strip_prefix(DRAFT_PREFIX) {
             Some(own) => self.draft.is_at_hand(own),
             None => self.target.is_at_hand(weight),
+        }
+    }
+
+    fn fingerprint(&self) -> Option<[u8; 32]> {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.target.fingerprint()?);
+        hasher.update(&self.draft.fingerprint()?);
+        Some(*hasher.finalize().as_bytes())
+    }
+
+    fn forget(&self, weight: &str) {
+        match weight.strip_prefix(DRAFT_PREFIX) {
+            Some(own) => self.draft.forget(own),
+            None => self.target.forget(weight),
         }
     }
 

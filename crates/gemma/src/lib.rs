@@ -1,4 +1,4 @@
-//! The Gemma family: configuration tables, graph builders, checkpoint readers.
+//! The Gemma family: configuration tables, graph builders, checkpoint readers, recipes.
 //!
 //! A member of the family is a [`TextConfig`]; one set of block functions turns it into a program.
 //! This room knows Hugging Face and GGUF names. It knows no backend and no HTTP.
@@ -22,12 +22,19 @@ mod build;
 mod config;
 mod error;
 pub mod names;
+pub mod recipes;
 mod released;
 
 untrusted!(pub mod gguf);
 untrusted!(pub mod hf);
 untrusted!(pub mod hf_config);
+untrusted!(mod hf_store);
+untrusted!(mod hf_weights);
 untrusted!(mod import);
+untrusted!(mod mlx);
+untrusted!(mod recode);
+untrusted!(mod shards);
+untrusted!(mod torchao);
 
 pub use build::{Built, build};
 pub use config::{

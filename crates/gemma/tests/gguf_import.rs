@@ -2,6 +2,7 @@
 
 mod gguf_writer;
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::time::Instant;
 
@@ -10,7 +11,7 @@ use lapidary_gemma::hf_config::{self, HfConfig};
 use lapidary_gemma::{
     EmbedScale, Imported, LayerKind, OpenOptions, TextConfig, assemble, gguf, open,
 };
-use lapidary_program::{FileBytes, RopeSpec, Weight, blob};
+use lapidary_program::{Blob, FileBytes, RopeSpec, Weight, blob};
 
 const TINY: [&str; 4] = ["gemma3_text", "gemma4_text_dense", "gemma4_text_e", "gemma4_text_moe"];
 
@@ -65,7 +66,8 @@ fn every_tiny_model_becomes_a_program() {
         assert_eq!(imported.metadata.bos_id, Some(2));
         assert_eq!(imported.metadata.eos_ids, [1, 6]);
         assert_eq!(imported.metadata.max_context_len, 512);
-        let template = std::str::from_utf8(&imported.blobs[blob::CHAT_TEMPLATE]).unwrap();
+        let template =
+            std::str::from_utf8(imported.blobs[blob::CHAT_TEMPLATE].bytes().unwrap()).unwrap();
         assert!(template.starts_with("{{ bos_token }}"));
         for (name, decl) in &imported.weights {
             let weight = Weight::fetch(name, decl, imported.store.as_ref()).unwrap();
@@ -503,4 +505,59 @@ fn renamed(canonical: &str) -> String {
         name = name.replace(hf, gguf);
     }
     name
+}
+
+/// `a`, `b` and `ab` for a model of ten rows.
+fn with_vocabulary(pieces: [&str; 3], scores: [f32; 3]) -> Writer {
+    gemma3()
+        .text("tokenizer.ggml.model", "llama")
+        .texts("tokenizer.ggml.tokens", &pieces)
+        .f32s("tokenizer.ggml.scores", &scores)
+        .i32s("tokenizer.ggml.token_type", &[1; 3])
+}
+
+fn tokenizer(writer: &Writer) -> Blob {
+    let imported = gguf::read_model(Path::new("model.gguf"), writer.file()).unwrap();
+    imported.blobs[blob::TOKENIZER].clone()
+}
+
+/// Working a vocabulary out takes longer than all else, so it waits until it is wanted.
+#[test]
+fn a_broken_vocabulary_is_refused_when_its_tokenizer_is_made() {
+    let good = tokenizer(&with_vocabulary(["a", "b", "ab"], [0.0; 3]));
+    assert!(good.bytes().unwrap().starts_with(b"{"));
+    for (pieces, scores, expected) in [
+        (["a", "b", "a"], [0.0; 3], "tokens 0 and 2 are both `a`"),
+        (["a", "b", ""], [0.0; 3], "token 2 has 0 bytes"),
+        (["a", "b", "ab"], [0.0, f32::NAN, 0.0], "the score of token 1 is no number"),
+    ] {
+        let writer = with_vocabulary(pieces, scores);
+        let said = tokenizer(&writer).bytes().unwrap_err().to_string();
+        assert!(said.contains(expected), "{said}");
+        let file = gguf::Gguf::parse(writer.file()).unwrap();
+        assert_eq!(gguf::vocabulary(&file, 10).unwrap_err().to_string(), said);
+    }
+    // What costs nothing to see is refused at once.
+    let bos = with_vocabulary(["a", "b", "ab"], [0.0; 3]).u32("tokenizer.ggml.bos_token_id", 3);
+    assert!(refused(&bos).contains("there are 3 tokens"));
+}
+
+#[test]
+fn a_vocabulary_is_known_by_everything_that_its_tokenizer_follows_from() {
+    let same = || with_vocabulary(["a", "b", "ab"], [0.0; 3]);
+    let files = [
+        same(),
+        with_vocabulary(["a", "c", "ab"], [0.0; 3]),
+        with_vocabulary(["a", "b", "ab"], [0.0, 0.0, 1.0]),
+        with_vocabulary(["ab", "a", "b"], [0.0; 3]),
+        set(same(), Writer::default().i32s("tokenizer.ggml.token_type", &[1, 1, 4])),
+        set(same(), Writer::default().text("tokenizer.ggml.model", "gemma4")),
+        same().flag("tokenizer.ggml.add_space_prefix", true),
+        same().u32("tokenizer.ggml.unknown_token_id", 0),
+    ];
+    let identities: HashSet<[u8; 32]> = files.iter().map(|w| tokenizer(w).identity()).collect();
+    assert_eq!(identities.len(), files.len());
+    // What has nothing to do with it changes nothing.
+    let renamed = same().text("general.name", "another");
+    assert_eq!(tokenizer(&renamed).identity(), tokenizer(&same()).identity());
 }

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use lapidary_program::{FileBytes, Metadata, SamplingDefaults, WeightDecl, blob};
+use lapidary_program::{Blob, FileBytes, Metadata, SamplingDefaults, WeightDecl, blob};
 
 use super::config;
 use super::keys::Family;
 use super::reader::Gguf;
 use super::store::GgufStore;
 use super::tensor_names::{Tensors, is_ignorable, tensors_of};
-use super::tokenizer::{Vocabulary, vocabulary};
+use super::tokenizer::{TokenIds, identity, token_ids, vocabulary};
 use super::value::narrow;
 use crate::config::TextConfig;
 use crate::config::SAMPLING;
@@ -33,14 +33,15 @@ pub fn read_model(path: &Path, bytes: FileBytes) -> Result<Imported> {
         });
     }
     let text = config::text(&file, family)?;
-    let vocabulary = vocabulary(&file, text.vocab_size)?;
-    let metadata = metadata(&file, path, &text, vocabulary.as_ref())?;
+    let ids = token_ids(&file, text.vocab_size)?;
+    let metadata = metadata(&file, path, &text, ids.as_ref())?;
     let mut blobs = BTreeMap::new();
     if let Some(template) = file.text("tokenizer.chat_template")? {
-        blobs.insert(blob::CHAT_TEMPLATE.to_string(), Arc::from(template.as_bytes()));
+        blobs.insert(blob::CHAT_TEMPLATE.to_string(), template.as_bytes().into());
     }
-    if let Some(v) = vocabulary {
-        blobs.insert(blob::TOKENIZER.to_string(), Arc::from(v.tokenizer_json));
+    let file = Arc::new(file);
+    if ids.is_some() {
+        blobs.insert(blob::TOKENIZER.to_string(), tokenizer_blob(&file, text.vocab_size));
     }
     let (weights, store) = select(file, &text_weights(&text))?;
     Ok(Imported { text, weights, store: Arc::new(store), metadata, blobs })
@@ -56,7 +57,7 @@ pub fn read_draft(path: &Path, bytes: FileBytes) -> Result<ImportedDraft> {
         });
     }
     let config = config::draft(&file)?;
-    let (weights, store) = select(file, &draft_weights(&config))?;
+    let (weights, store) = select(Arc::new(file), &draft_weights(&config))?;
     Ok(ImportedDraft { config, weights, store: Arc::new(store) })
 }
 
@@ -94,9 +95,20 @@ fn family(file: &Gguf) -> Result<Family> {
     Ok(family)
 }
 
+/// The file's vocabulary as a `tokenizer.json`. Making it takes longer than all else that opening
+/// does, and whoever has kept what follows from it needs only its identity.
+fn tokenizer_blob(file: &Arc<Gguf>, vocab_size: u32) -> Blob {
+    let file = file.clone();
+    Blob::made_by(identity(&file, vocab_size), move || match vocabulary(&file, vocab_size) {
+        Ok(Some(v)) => Ok(v.tokenizer_json),
+        Ok(None) => Ok(vec![]),
+        Err(e) => Err(Arc::new(e)),
+    })
+}
+
 /// Finds every weight that the configuration needs and checks its shape.
 fn select(
-    file: Gguf,
+    file: Arc<Gguf>,
     specs: &[WeightSpec],
 ) -> Result<(BTreeMap<String, WeightDecl>, GgufStore)> {
     let mut store = GgufStore::new(file);
@@ -147,7 +159,7 @@ fn metadata(
     file: &Gguf,
     path: &Path,
     text: &TextConfig,
-    vocabulary: Option<&Vocabulary>,
+    ids: Option<&TokenIds>,
 ) -> Result<Metadata> {
     let stem = || path.file_stem().map(|s| s.to_string_lossy().into_owned());
     let name = match file.text("general.name")?.filter(|n| !n.is_empty()) {
@@ -160,11 +172,11 @@ fn metadata(
         made_by: MADE_BY.into(),
         vocab_size: text.vocab_size,
         max_context_len: text.max_position_embeddings,
-        bos_id: vocabulary.and_then(|v| v.bos_id),
-        pad_id: vocabulary.and_then(|v| v.pad_id),
-        eos_ids: vocabulary.map(|v| v.eos_ids.clone()).unwrap_or_default(),
-        suppress_ids: vocabulary.map(|v| v.suppress_ids.clone()).unwrap_or_default(),
-        add_bos: vocabulary.is_some_and(|v| v.add_bos),
+        bos_id: ids.and_then(|v| v.bos),
+        pad_id: ids.and_then(|v| v.pad),
+        eos_ids: ids.map(|v| v.eos.clone()).unwrap_or_default(),
+        suppress_ids: ids.map(|v| v.suppress.clone()).unwrap_or_default(),
+        add_bos: ids.is_some_and(|v| v.add_bos),
         sampling: sampling(file)?,
         modalities: vec![],
     })

@@ -1,10 +1,10 @@
 //! Merges for a vocabulary that has scores instead: what SentencePiece does, said as BPE.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
+use foldhash::HashMap;
 use rayon::prelude::*;
 
 use crate::error::{Error, Result};

@@ -85,6 +85,50 @@ impl Gguf {
         self.slice(&tensor.range)
     }
 
+    /// A hash of what file this is.
+    pub(super) fn fingerprint(&self) -> Option<[u8; 32]> {
+        self.bytes.fingerprint()
+    }
+
+    /// Hashes all entries whose keys begin with `prefix`.
+    pub(super) fn hash_entries(&self, hasher: &mut blake3::Hasher, prefix: &str) {
+        let mut entries: Vec<_> =
+            self.metadata.iter().filter(|(key, _)| key.starts_with(prefix)).collect();
+        entries.sort_by_key(|(key, _)| *key);
+        for (key, value) in entries {
+            // Each is followed by what no key or value holds unseen: its length.
+            let bytes = match value {
+                Value::Text(range) => range.clone(),
+                Value::Array(Array::Scalars { bytes, .. }) => bytes.clone(),
+                // The pieces stand side by side, the length of each in eight bytes before it.
+                Value::Array(Array::Texts(texts)) => match (texts.first(), texts.last()) {
+                    (Some(first), Some(last)) => first.start.saturating_sub(8)..last.end,
+                    _ => 0..0,
+                },
+                _ => 0..0,
+            };
+            let what = match value {
+                Value::Array(Array::Scalars { kind, .. }) => format!("{key} {kind:?}"),
+                Value::Array(Array::Texts(texts)) => format!("{key} texts {}", texts.len()),
+                Value::Array(Array::Nested(arrays)) => format!("{key} arrays {}", arrays.len()),
+                Value::Text(_) => format!("{key} text"),
+                number => format!("{key} {number:?}"),
+            };
+            for part in [what.as_bytes(), self.slice(&bytes)] {
+                hasher.update(&u64::try_from(part.len()).unwrap_or(u64::MAX).to_le_bytes());
+                hasher.update(part);
+            }
+        }
+    }
+
+    /// Gives the pages of a tensor back to the system, and those of the head, of which the
+    /// vocabulary is the most: whoever packs tensors has read it.
+    pub(super) fn forget(&self, tensor: &TensorInfo) {
+        let first = self.tensors.iter().map(|t| t.range.start).min().unwrap_or(0);
+        self.bytes.forget(0..first);
+        self.bytes.forget(tensor.range.clone());
+    }
+
     /// The bytes of a range that `parse` has checked.
     pub(super) fn slice(&self, range: &Range<usize>) -> &[u8] {
         self.bytes.get(range.clone()).unwrap_or_default()

@@ -1,6 +1,7 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 use lapidary_program::{Encoding, Part, WeightDecl, WeightStore};
 
@@ -12,7 +13,7 @@ use crate::error::{Error, Result};
 ///
 /// Dense weights are borrowed from the file; the parts of quantised ones are made when asked for.
 pub struct GgufStore {
-    file: Gguf,
+    file: Arc<Gguf>,
     sources: HashMap<String, Source>,
     used: HashSet<usize>,
 }
@@ -28,12 +29,12 @@ enum Source {
 
 impl GgufStore {
     /// A store that knows no names yet.
-    pub fn new(file: Gguf) -> Self {
-        GgufStore { file, sources: HashMap::new(), used: HashSet::new() }
+    pub fn new(file: impl Into<Arc<Gguf>>) -> Self {
+        GgufStore { file: file.into(), sources: HashMap::new(), used: HashSet::new() }
     }
 
     /// The file.
-    pub fn file(&self) -> &Gguf {
+    pub fn file(&self) -> &Arc<Gguf> {
         &self.file
     }
 
@@ -144,6 +145,21 @@ impl WeightStore for GgufStore {
         match self.sources.get(weight)? {
             Source::Whole(index) => self.quantised_rows(*index, part, &rows),
             Source::Joined(..) => None,
+        }
+    }
+
+    fn fingerprint(&self) -> Option<[u8; 32]> {
+        self.file.fingerprint()
+    }
+
+    fn forget(&self, weight: &str) {
+        let tensors = match self.sources.get(weight) {
+            Some(Source::Whole(index)) => vec![*index],
+            Some(Source::Joined(first, second)) => vec![*first, *second],
+            None => vec![],
+        };
+        for info in tensors.into_iter().filter_map(|index| self.file.tensors().get(index)) {
+            self.file.forget(info);
         }
     }
 

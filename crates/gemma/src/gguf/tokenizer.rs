@@ -4,7 +4,10 @@
 //! `gemma4` has the same pieces with their merges written down. Both are BPE over text whose
 //! spaces are `▁`, with bytes for what has no piece.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::ops::Range;
+
+use foldhash::{HashMap, HashMapExt as _};
 
 use super::cursor::damaged;
 use super::merges::{Merge, Piece, from_scores};
@@ -78,23 +81,13 @@ const END: [&str; 3] = ["<end_of_turn>", "<turn|>", "<|tool_response>"];
 /// Reads the vocabulary; `None` if the file has none. `vocab_size` is the number of rows of the
 /// embedding.
 pub fn vocabulary(file: &Gguf, vocab_size: u32) -> Result<Option<Vocabulary>> {
-    let Some(model) = file.text("tokenizer.ggml.model")? else { return Ok(None) };
-    let kind = match model {
-        "llama" => Kind::Scores,
-        "gemma4" => Kind::Merges,
-        other => {
-            return Err(Error::config(format!(
-                "its tokenizer is of the kind `{other}`; `llama` and `gemma4` are read; convert \
-                 the checkpoint again with its tokenizer.model or tokenizer.json beside it"
-            )));
-        }
-    };
+    let Some(kind) = Kind::read(file)? else { return Ok(None) };
     let pieces = Pieces::read(file, kind, vocab_size)?;
     let merges = match kind {
         Kind::Scores => pieces.merges_from_scores(file)?,
         Kind::Merges => pieces.merges_from_file(file)?,
     };
-    let ids = Ids::read(file, kind, &pieces)?;
+    let ids = TokenIds::read(file, kind, token_ranges(file, vocab_size)?)?;
     let added: Vec<(u32, bool)> = pieces
         .iter()
         .filter_map(|(id, text, token_type)| Some((id, added(kind, text, token_type)?)))
@@ -103,7 +96,7 @@ pub fn vocabulary(file: &Gguf, vocab_size: u32) -> Result<Option<Vocabulary>> {
         tokens: &pieces.tokens,
         added: &added,
         merges: &merges,
-        unk: ids.unk,
+        unk: pieces.unknown(file)?,
         // Gemma 4's own file leaves the first token to its caller.
         bos: ids.bos.filter(|_| ids.add_bos && kind == Kind::Scores),
         space_prefix: file.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(false),
@@ -119,10 +112,55 @@ pub fn vocabulary(file: &Gguf, vocab_size: u32) -> Result<Option<Vocabulary>> {
     }))
 }
 
+/// The ids alone, which cost little; `None` if the file has no vocabulary. What else may be wrong
+/// with it shows when [`vocabulary`] reads it.
+pub(super) fn token_ids(file: &Gguf, vocab_size: u32) -> Result<Option<TokenIds>> {
+    let Some(kind) = Kind::read(file)? else { return Ok(None) };
+    TokenIds::read(file, kind, token_ranges(file, vocab_size)?).map(Some)
+}
+
+/// A hash of all that [`vocabulary`] looks at.
+pub(super) fn identity(file: &Gguf, vocab_size: u32) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    // To be changed with what `vocabulary` makes of a file.
+    hasher.update(concat!("lapidary ", env!("CARGO_PKG_VERSION"), " gguf 1\n").as_bytes());
+    hasher.update(&vocab_size.to_le_bytes());
+    file.hash_entries(&mut hasher, "tokenizer.ggml.");
+    *hasher.finalize().as_bytes()
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Scores,
     Merges,
+}
+
+impl Kind {
+    fn read(file: &Gguf) -> Result<Option<Kind>> {
+        match file.text("tokenizer.ggml.model")? {
+            None => Ok(None),
+            Some("llama") => Ok(Some(Kind::Scores)),
+            Some("gemma4") => Ok(Some(Kind::Merges)),
+            Some(other) => Err(Error::config(format!(
+                "its tokenizer is of the kind `{other}`; `llama` and `gemma4` are read; convert \
+                 the checkpoint again with its tokenizer.model or tokenizer.json beside it"
+            ))),
+        }
+    }
+}
+
+/// Where the pieces stand; as many as the embedding has rows for.
+fn token_ranges(file: &Gguf, vocab_size: u32) -> Result<&[Range<usize>]> {
+    let key = "tokenizer.ggml.tokens";
+    let ranges = file.texts(key)?.unwrap_or_default();
+    let limit = usize::try_from(vocab_size).unwrap_or(MAX_TOKENS).min(MAX_TOKENS);
+    if ranges.is_empty() || ranges.len() > limit {
+        let n = ranges.len();
+        return Err(Error::config(format!(
+            "`{key}` has {n} tokens, the embedding has {vocab_size} rows"
+        )));
+    }
+    Ok(ranges)
 }
 
 /// The token types of llama.cpp.
@@ -136,22 +174,14 @@ enum TokenType {
     Byte,
 }
 
-struct Pieces {
-    tokens: Vec<String>,
+struct Pieces<'a> {
+    tokens: Vec<Cow<'a, str>>,
     types: Vec<TokenType>,
 }
 
-impl Pieces {
-    fn read(file: &Gguf, kind: Kind, vocab_size: u32) -> Result<Pieces> {
-        let key = "tokenizer.ggml.tokens";
-        let ranges = file.texts(key)?.unwrap_or_default();
-        let limit = usize::try_from(vocab_size).unwrap_or(MAX_TOKENS).min(MAX_TOKENS);
-        if ranges.is_empty() || ranges.len() > limit {
-            let n = ranges.len();
-            return Err(Error::config(format!(
-                "`{key}` has {n} tokens, the embedding has {vocab_size} rows"
-            )));
-        }
+impl<'a> Pieces<'a> {
+    fn read(file: &'a Gguf, kind: Kind, vocab_size: u32) -> Result<Self> {
+        let ranges = token_ranges(file, vocab_size)?;
         let types = token_types(file, ranges.len())?;
         let mut tokens = Vec::with_capacity(ranges.len());
         for (id, (range, token_type)) in ranges.iter().zip(&types).enumerate() {
@@ -166,14 +196,15 @@ impl Pieces {
             // The converter writes plain spaces into the pieces that SentencePiece calls
             // user-defined, and only there.
             let spaced = kind == Kind::Scores && *token_type == TokenType::UserDefined;
-            tokens.push(if spaced { text.replace(' ', SPACE) } else { text.to_string() });
+            let spaced = spaced && text.contains(' ');
+            tokens.push(if spaced { text.replace(' ', SPACE).into() } else { text.into() });
         }
         Ok(Pieces { tokens, types })
     }
 
     fn iter(&self) -> impl Iterator<Item = (u32, &str, TokenType)> {
         let pieces = self.tokens.iter().zip(&self.types);
-        (0u32..).zip(pieces).map(|(id, (text, kind))| (id, text.as_str(), *kind))
+        (0u32..).zip(pieces).map(|(id, (text, kind))| (id, text.as_ref(), *kind))
     }
 
     fn ids(&self) -> Result<HashMap<&str, u32>> {
@@ -186,8 +217,17 @@ impl Pieces {
         Ok(ids)
     }
 
+    /// What stands for text that has neither pieces nor bytes.
+    fn unknown(&self, file: &Gguf) -> Result<Option<u32>> {
+        if let Some(id) = token_id(file, "unknown", self.tokens.len())? {
+            return Ok(Some(id));
+        }
+        let by_type = self.iter().find(|(.., kind)| *kind == TokenType::Unknown);
+        Ok(by_type.or_else(|| self.iter().find(|(_, text, _)| *text == "<unk>")).map(|p| p.0))
+    }
+
     fn text(&self, id: u32) -> &str {
-        usize::try_from(id).ok().and_then(|i| self.tokens.get(i)).map_or("", String::as_str)
+        usize::try_from(id).ok().and_then(|i| self.tokens.get(i)).map_or("", AsRef::as_ref)
     }
 
     fn merges_from_scores(&self, file: &Gguf) -> Result<Vec<Merge>> {
@@ -267,51 +307,55 @@ fn token_types(file: &Gguf, n_tokens: usize) -> Result<Vec<TokenType>> {
     values.into_iter().enumerate().map(token_type).collect()
 }
 
-struct Ids {
-    bos: Option<u32>,
-    pad: Option<u32>,
-    unk: Option<u32>,
-    eos: Vec<u32>,
-    suppress: Vec<u32>,
-    add_bos: bool,
+/// Ids with a meaning of their own; see [`Vocabulary`].
+pub(super) struct TokenIds {
+    pub(super) bos: Option<u32>,
+    pub(super) pad: Option<u32>,
+    pub(super) eos: Vec<u32>,
+    pub(super) suppress: Vec<u32>,
+    pub(super) add_bos: bool,
 }
 
-impl Ids {
-    fn read(file: &Gguf, kind: Kind, pieces: &Pieces) -> Result<Ids> {
-        let n = pieces.tokens.len();
-        let checked = |key: &str, id: u64| match u32::try_from(id) {
-            Ok(small) if usize::try_from(small).is_ok_and(|i| i < n) => Ok(small),
-            _ => Err(Error::config(format!("`{key}` is {id}, there are {n} tokens"))),
-        };
-        let id = |name: &str| {
-            let key = format!("tokenizer.ggml.{name}_token_id");
-            file.uint(&key)?.map(|id| checked(&key, id)).transpose()
-        };
-        let named = |name: &str| pieces.iter().find(|(_, text, _)| *text == name).map(|p| p.0);
+/// The id under a key, which must be of one of `n` tokens.
+fn token_id(file: &Gguf, name: &str, n: usize) -> Result<Option<u32>> {
+    let key = format!("tokenizer.ggml.{name}_token_id");
+    file.uint(&key)?.map(|id| checked_id(&key, id, n)).transpose()
+}
+
+fn checked_id(key: &str, id: u64, n: usize) -> Result<u32> {
+    match u32::try_from(id) {
+        Ok(small) if usize::try_from(small).is_ok_and(|i| i < n) => Ok(small),
+        _ => Err(Error::config(format!("`{key}` is {id}, there are {n} tokens"))),
+    }
+}
+
+impl TokenIds {
+    fn read(file: &Gguf, kind: Kind, tokens: &[Range<usize>]) -> Result<TokenIds> {
+        let n = tokens.len();
+        let id = |name: &str| token_id(file, name, n);
         let bos = id("bos")?;
         let mut eos: Vec<u32> = Vec::new();
         for name in ["eos", "eot", "eom"] {
             eos.extend(id(name)?);
         }
-        let ends = pieces.iter().filter(|(_, text, _)| END.contains(text));
-        eos.extend(ends.map(|(id, ..)| id));
+        let is_end = |token: &Range<usize>| {
+            let same = |end: &&str| end.len() == token.len() && end.as_bytes() == file.slice(token);
+            END.iter().any(same)
+        };
+        eos.extend((0u32..).zip(tokens).filter(|(_, token)| is_end(token)).map(|(id, _)| id));
         eos.sort_unstable();
         eos.dedup();
-        let unk = id("unknown")?.or_else(|| {
-            let by_type = pieces.iter().find(|(.., kind)| *kind == TokenType::Unknown);
-            by_type.map(|p| p.0).or_else(|| named("<unk>"))
-        });
         let key = "tokenizer.ggml.suppress_tokens";
         let mut suppress = Vec::new();
         for value in file.scalars(key)?.unwrap_or_default() {
             let id = value.as_u64().ok_or_else(|| Error::config(format!("`{key}` has no id")))?;
-            suppress.push(checked(key, id)?);
+            suppress.push(checked_id(key, id, n)?);
         }
         // Gemma 4 always begins with its token, whatever early converters wrote.
         let add_bos =
             kind == Kind::Merges || file.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(true);
         let add_bos = add_bos && bos.is_some();
-        Ok(Ids { bos, pad: id("padding")?, unk, eos, suppress, add_bos })
+        Ok(TokenIds { bos, pad: id("padding")?, eos, suppress, add_bos })
     }
 }
 

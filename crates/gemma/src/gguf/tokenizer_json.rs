@@ -1,5 +1,7 @@
 //! Writing Hugging Face's `tokenizer.json` for BPE over pieces with `▁` for spaces.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 use serde::ser::{SerializeMap, SerializeSeq, Serializer};
 use serde_json::{Value as Json, json};
@@ -13,7 +15,7 @@ pub(super) const SPACE: &str = "▁";
 /// What a file holds.
 pub(super) struct Contents<'a> {
     /// Pieces by id.
-    pub tokens: &'a [String],
+    pub tokens: &'a [Cow<'a, str>],
     /// Pieces that are matched in raw text before anything else, and whether they are special.
     pub added: &'a [(u32, bool)],
     /// The best merge first.
@@ -148,11 +150,11 @@ struct Bpe<'a> {
 
 /// Pieces by id.
 #[derive(Clone, Copy)]
-struct Pieces<'a>(&'a [String]);
+struct Pieces<'a>(&'a [Cow<'a, str>]);
 
 impl<'a> Pieces<'a> {
     fn text(self, id: u32) -> &'a str {
-        usize::try_from(id).ok().and_then(|i| self.0.get(i)).map_or("", String::as_str)
+        usize::try_from(id).ok().and_then(|i| self.0.get(i)).map_or("", AsRef::as_ref)
     }
 }
 

@@ -1,0 +1,129 @@
+//! The built-in recipes: which of the family's weights bear how few bits.
+
+use lapidary_program::{DType, Program};
+use lapidary_quantise::{Action, Error, Group, Method, Quantise, Recipe, Result};
+
+/// Names of the built-in recipes, most exact first. The codes of `int4` are found by half-quadratic
+/// optimisation, those of `…-minmax` by dividing each group's range evenly.
+pub const BUILT_IN: &[&str] =
+    &["bf16", "int8", "int4-sensitive", "int4-sensitive-minmax", "int4", "int4-minmax", "q4_0"];
+
+/// Embedding tables and the output head.
+const TABLES: &str = r"(.*\.)?(embed_tokens|embed_tokens_per_layer|lm_head)\.weight";
+/// Every weight that no rule before took.
+const REST: &str = ".*";
+
+const AFFINE4: Quantise = Quantise {
+    bits: 4,
+    group: Group::Size(32),
+    symmetric: false,
+    scale: DType::F16,
+    method: Method::Hqq,
+};
+const SYMMETRIC8: Quantise = Quantise {
+    bits: 8,
+    group: Group::Size(32),
+    symmetric: true,
+    scale: DType::F16,
+    method: Method::MinMax,
+};
+const SYMMETRIC4: Quantise =
+    Quantise { bits: 4, symmetric: true, method: Method::MinMax, ..AFFINE4 };
+const ROW8: Quantise = Quantise { group: Group::Row, scale: DType::F32, ..SYMMETRIC8 };
+
+/// A built-in recipe for a program; some treat its outer layers otherwise.
+pub fn built_in(name: &str, program: &Program) -> Result<Recipe> {
+    for_layers(name, n_layers(program.weights().keys()))
+}
+
+fn for_layers(name: &str, n_layers: usize) -> Result<Recipe> {
+    let (kind, affine4) = match name.strip_suffix("-minmax") {
+        Some(kind) => (kind, Quantise { method: Method::MinMax, ..AFFINE4 }),
+        None => (name, AFFINE4),
+    };
+    let quantised = |pattern: &str, q| (pattern.to_string(), Action::Quantise(q));
+    let rules = match kind {
+        _ if !BUILT_IN.contains(&name) => {
+            let known = BUILT_IN.join(", ");
+            return Err(Error::UnknownRecipe { name: name.to_string(), known });
+        }
+        "bf16" => vec![(REST.to_string(), Action::Dense(DType::Bf16))],
+        "int8" => vec![quantised(TABLES, ROW8), quantised(REST, SYMMETRIC8)],
+        "q4_0" => vec![quantised(TABLES, SYMMETRIC8), quantised(REST, SYMMETRIC4)],
+        "int4-sensitive" => vec![
+            quantised(TABLES, ROW8),
+            quantised(&outer_layers(n_layers), SYMMETRIC8),
+            quantised(REST, affine4),
+        ],
+        _ => vec![quantised(TABLES, ROW8), quantised(REST, affine4)],
+    };
+    Recipe::new(name, rules)
+}
+
+/// One more than the highest number behind `layers.` in the weights' names.
+fn n_layers<'a>(names: impl Iterator<Item = &'a String>) -> usize {
+    let number = |name: &str| name.split_once("layers.")?.1.split('.').next()?.parse().ok();
+    names.filter_map(|name| number(name)).max().map_or(0, |last: usize| last + 1)
+}
+
+/// The value and down projections of the first and the last quarter of the layers.
+fn outer_layers(n_layers: usize) -> String {
+    let quarter = n_layers / 4;
+    let outer: Vec<String> = (0..n_layers)
+        .filter(|i| *i < quarter || *i >= n_layers - quarter)
+        .map(|i| i.to_string())
+        .collect();
+    format!(r"(.*\.)?layers\.({})\.(self_attn\.v_proj|mlp\.down_proj)\.weight", outer.join("|"))
+}
+
+#[cfg(test)]
+mod tests {
+    use lapidary_program::{Encoding, WeightDecl};
+
+    use super::*;
+
+    fn decl() -> WeightDecl {
+        WeightDecl::dense([64, 64], DType::Bf16)
+    }
+
+    #[test]
+    fn outer_quarters_are_kept_wider() {
+        let recipe = for_layers("int4-sensitive", 8).unwrap();
+        let bits = |layer: usize, name: &str| {
+            let name = format!("model.layers.{layer}.{name}.weight");
+            match recipe.of(&name, &decl()).1.encoding {
+                Encoding::Quant(q) => q.bits,
+                Encoding::Dense(_) => 0,
+            }
+        };
+        let down: Vec<u8> = (0..8).map(|l| bits(l, "mlp.down_proj")).collect();
+        assert_eq!(down, [8, 8, 4, 4, 4, 4, 8, 8]);
+        assert_eq!(bits(0, "self_attn.v_proj"), 8);
+        assert_eq!(bits(0, "self_attn.q_proj"), 4);
+    }
+
+    #[test]
+    fn a_suffix_changes_the_method_and_nothing_else() {
+        let linear = "model.layers.3.mlp.up_proj.weight";
+        for name in ["int4", "int4-sensitive"] {
+            let (plain, min_max) = (for_layers(name, 8), for_layers(&format!("{name}-minmax"), 8));
+            let (plain, min_max) = (plain.unwrap(), min_max.unwrap());
+            let method = |recipe: &Recipe| match recipe.of(linear, &decl()).0 {
+                Action::Quantise(q) => q.method,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!((method(&plain), method(&min_max)), (Method::Hqq, Method::MinMax));
+            assert_eq!(plain.of(linear, &decl()).1, min_max.of(linear, &decl()).1);
+        }
+    }
+
+    #[test]
+    fn all_names_are_known_and_no_others() {
+        for name in BUILT_IN {
+            assert_eq!(for_layers(name, 8).unwrap().name, *name);
+        }
+        for name in ["int5", "int8-minmax", "-minmax", ""] {
+            assert!(for_layers(name, 8).unwrap_err().to_string().contains("q4_0"), "{name}");
+        }
+    }
+}
