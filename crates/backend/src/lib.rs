@@ -9,6 +9,7 @@ pub mod host;
 mod plan;
 mod registry;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use lapidary_program::Program;
@@ -32,7 +33,7 @@ pub struct Device {
 }
 
 /// What a loader decides before a program is packed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadOptions {
     /// Positions of one slot.
     pub max_context: u32,
@@ -42,6 +43,20 @@ pub struct LoadOptions {
     pub n_slots: u32,
     /// Worker threads; `None` for what the machine allows.
     pub threads: Option<usize>,
+    /// How activations meet quantised weights.
+    pub precision: Precision,
+    /// A folder for packed weights, so that a second start need not pack them; `None` for none.
+    pub pack_cache: Option<PathBuf>,
+}
+
+/// How activations meet quantised weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// Rounded to bytes, a scale per token and small group of channels, where that is faster.
+    #[default]
+    Fast,
+    /// As they are: results differ from the reference's by the order of sums alone.
+    Exact,
 }
 
 /// A way to run programs.
