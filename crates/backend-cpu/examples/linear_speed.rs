@@ -1,6 +1,6 @@
 //! Prints how fast a linear runs, for each instruction set, shape and number of tokens.
 //!
-//! `cargo run --release -p lapidary-backend-cpu --example linear_speed [threads]`
+//! `cargo run --release -p lapidary-backend-cpu --example linear_speed [threads [encoding]]`
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use lapidary_backend::{Backend, Engine, Feed, LoadOptions, Outputs};
 use lapidary_backend_cpu::CpuBackend;
 use lapidary_program::{
-    DType, Description, GraphBuilder, MemoryStore, Metadata, Method, Op, Part, Program,
-    SamplingDefaults, Sym, ValueType, WeightDecl,
+    DType, Description, Encoding, GraphBuilder, MemoryStore, Metadata, Method, Op, Part, Program,
+    QuantLayout, SamplingDefaults, ScaleFormat, Sym, ValueType, WeightDecl,
 };
 
 const ISA: &str = "LAPIDARY_CPU_ISA";
 /// Outputs and inputs: layers of 270M and 1B models, and an output head that no cache holds.
 const SHAPES: [(usize, usize); 6] =
     [(256, 640), (2048, 640), (640, 2048), (6912, 1152), (1152, 6912), (262_144, 640)];
-const TOKENS: [usize; 5] = [1, 2, 8, 64, 512];
+const TOKENS: [usize; 6] = [1, 2, 4, 8, 64, 512];
 const PATIENCE: Duration = Duration::from_millis(400);
 
 fn main() {
@@ -26,7 +26,7 @@ fn main() {
     if std::env::var(ISA).is_ok() {
         return measure_all(threads);
     }
-    for isa in ["scalar", "avx2", "avx512"] {
+    for isa in ["scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "neon", "dotprod", "i8mm"] {
         let exe = std::env::current_exe().expect("an example has a file");
         let done = Command::new(exe).args(std::env::args().skip(1)).env(ISA, isa).status();
         if !done.expect("the example's own file can be run").success() {
@@ -36,13 +36,23 @@ fn main() {
 }
 
 fn measure_all(threads: Option<usize>) {
-    for dtype in [DType::Bf16, DType::F32] {
+    let only = std::env::args().nth(2);
+    for (name, encoding) in encodings() {
+        if only.as_deref().is_some_and(|only| only != name) {
+            continue;
+        }
         for (n, k) in SHAPES {
-            let program = one_linear(n, k, dtype);
+            let decl = WeightDecl { shape: vec![n as u64, k as u64], encoding };
+            let program = one_linear(k, &decl);
             // A head is asked for a few rows only.
             let most = if n > 100_000 { 8 } else { 512 };
-            let options =
-                LoadOptions { max_context: 1, max_chunk: most as u32, n_slots: 1, threads };
+            let options = LoadOptions {
+                max_context: 1,
+                max_chunk: most as u32,
+                n_slots: 1,
+                threads,
+                ..LoadOptions::default()
+            };
             let devices = CpuBackend.probe().expect("this machine has a CPU");
             let mut engine = CpuBackend
                 .load(&program, &devices[0], &options, &mut |_, _| {})
@@ -50,16 +60,32 @@ fn measure_all(threads: Option<usize>) {
             for t in TOKENS.into_iter().filter(|t| *t <= most) {
                 let seconds = time(&mut *engine, t, k);
                 let flops = 2.0 * (t * n * k) as f64 / seconds / 1e9;
-                let bytes = (n * k * dtype.size_bytes()) as f64 / seconds / 1e9;
+                let bytes = decl.size_bytes() as f64 / seconds / 1e9;
                 println!(
-                    "{:28} {:>4} {n:>6} × {k:<4} {t:>3} tokens {:9.1} µs {flops:7.1} GFLOP/s {bytes:6.1} GB/s",
+                    "{:28} {name:>5} {n:>6} × {k:<4} {t:>3} tokens {:9.1} µs {flops:7.1} Gop/s {bytes:6.1} GB/s",
                     engine.describe(),
-                    dtype.name(),
                     seconds * 1e6,
                 );
             }
         }
     }
+}
+
+/// Dense weights, and quantised ones as GGUF has them.
+fn encodings() -> Vec<(&'static str, Encoding)> {
+    let nested = |sub, per| ScaleFormat::Nested { per, sub, dtype: DType::F16 };
+    let quant = |bits, group, offset, scale, affine| {
+        Encoding::Quant(QuantLayout { bits, group, offset, scale, affine })
+    };
+    vec![
+        ("q4_0", Encoding::Quant(QuantLayout::symmetric(4, 32, DType::F16))),
+        ("q8_0", Encoding::Quant(QuantLayout::symmetric(8, 32, DType::F16))),
+        ("q4_1", Encoding::Quant(QuantLayout::affine(4, 32, DType::F16))),
+        ("q5_k", quant(5, 32, 0, nested(DType::U8, 4), true)),
+        ("q6_k", quant(6, 16, 32, nested(DType::I8, 8), false)),
+        ("bf16", Encoding::Dense(DType::Bf16)),
+        ("f32", Encoding::Dense(DType::F32)),
+    ]
 }
 
 /// The best of many runs, in seconds.
@@ -75,11 +101,13 @@ fn time(engine: &mut dyn Engine, n_tokens: usize, k: usize) -> f64 {
     best
 }
 
-fn one_linear(n: usize, k: usize, dtype: DType) -> Arc<Program> {
-    let decl = WeightDecl::dense([n as u64, k as u64], dtype);
+fn one_linear(k: usize, decl: &WeightDecl) -> Arc<Program> {
     let mut store = MemoryStore::new();
-    store.insert("w", Part::Data, (0..decl.size_bytes()).map(|i| (i % 60) as u8).collect());
-    let weights = BTreeMap::from([("w".to_string(), decl)]);
+    for part in Part::ALL.into_iter().filter(|part| decl.part_bytes(*part) > 0) {
+        let bytes = (0..decl.part_bytes(part)).map(|i| (i % 60) as u8).collect();
+        store.insert("w", part, bytes);
+    }
+    let weights = BTreeMap::from([("w".to_string(), decl.clone())]);
     let mut graph = GraphBuilder::new(&weights, &[]);
     let x = graph.input("x", ValueType::rows(Sym::Tokens, k as u64));
     let y = graph

@@ -1,8 +1,9 @@
 //! Arrays that start on a cache line.
 //!
 //! A 64-byte load that straddles two lines costs twice, and the heap aligns to 16 bytes only.
-//! Large arrays are anonymous mappings: their pages come zeroed and are taken when first touched,
-//! and the system is asked for huge ones, which reading weights at full bandwidth needs.
+//! Large arrays are anonymous mappings: their pages come zeroed and are taken when first touched. For
+//! weights the system is asked for huge pages, which reading them at full bandwidth needs; caches and
+//! activations, of which a short call touches little, would only grow by them.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -25,6 +26,12 @@ pub(crate) unsafe trait Plain: Copy + Default + Send + Sync + 'static {}
 
 // SAFETY: IEEE numbers.
 unsafe impl Plain for f32 {}
+// SAFETY: integers.
+unsafe impl Plain for u8 {}
+// SAFETY: integers.
+unsafe impl Plain for i8 {}
+// SAFETY: integers.
+unsafe impl Plain for i32 {}
 // SAFETY: a transparent u16.
 unsafe impl Plain for half::bf16 {}
 // SAFETY: a transparent u16.
@@ -45,6 +52,17 @@ enum Storage {
 }
 
 impl<T: Plain> Aligned<T> {
+    /// `len` zeros that will all be written, and read again and again.
+    pub(crate) fn huge(len: usize) -> Result<Self> {
+        let array = Self::zeroed(len)?;
+        #[cfg(target_os = "linux")]
+        if let Storage::Map(map) = &array.storage {
+            // Only advice: without huge pages everything still works.
+            let _ = map.advise(memmap2::Advice::HugePage);
+        }
+        Ok(array)
+    }
+
     /// `len` zeros.
     pub(crate) fn zeroed(len: usize) -> Result<Self> {
         let fail =
@@ -53,9 +71,6 @@ impl<T: Plain> Aligned<T> {
         let mut storage = if bytes >= MAP_FROM
             && let Ok(map) = MmapMut::map_anon(bytes)
         {
-            // Only advice: without huge pages everything still works.
-            #[cfg(target_os = "linux")]
-            let _ = map.advise(memmap2::Advice::HugePage);
             Storage::Map(map)
         } else {
             let mut heap = Vec::new();

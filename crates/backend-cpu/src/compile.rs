@@ -8,9 +8,10 @@ use lapidary_backend::{LoadOptions, Sizes};
 use lapidary_program::{Dim, Graph, Method, Node, Op, Program, RopeSpec, Sym, ValueId, ValueType};
 
 use crate::cache::CacheShape;
+use crate::matrix::PackedWeight;
 use crate::ops::{attention, experts, rope};
 use crate::step::{CompiledMethod, Place, RoomShape, Step, StepOp, Value};
-use crate::weights::{Wanted, matrix_shape};
+use crate::weights::{MatrixId, Wanted, matrix_shape};
 
 /// A program made ready for this backend, but for the bytes of its weights.
 pub(crate) struct Compiled {
@@ -220,6 +221,13 @@ impl<'a> MethodCompiler<'a> {
         states.position(|s| s.name == state).expect("validation knows the state")
     }
 
+    /// A matrix that is multiplied with so many rows.
+    fn matrix(&mut self, weight: &str, n_rows: usize) -> MatrixId {
+        let need = PackedWeight::activation_bytes(&self.program.weights()[weight], n_rows);
+        self.out.room.activation_bytes = self.out.room.activation_bytes.max(need);
+        self.out.weights.matrix(weight)
+    }
+
     fn need_per_call(&mut self, len: usize) {
         self.out.room.per_call = self.out.room.per_call.max(len);
     }
@@ -233,7 +241,7 @@ impl<'a> MethodCompiler<'a> {
             },
             Op::SoftMerge => StepOp::SoftMerge,
             Op::Linear { weight, bias } => StepOp::Linear {
-                matrix: self.out.weights.matrix(weight),
+                matrix: self.matrix(weight, inputs[0].n_rows(self.planned)),
                 bias: bias.as_deref().map(|b| self.out.weights.vector(b)),
             },
             Op::RmsNorm { weight, eps, offset, width } => StepOp::RmsNorm {
@@ -280,7 +288,7 @@ impl<'a> MethodCompiler<'a> {
             Op::Router { weight, expert_scale, top_k } => {
                 self.need_per_call(n_rows * matrix_shape(self.program, weight).rows);
                 StepOp::Router {
-                    matrix: self.out.weights.matrix(weight),
+                    matrix: self.matrix(weight, n_rows),
                     expert_scale: self.out.weights.vector(expert_scale),
                     top_k: *top_k as usize,
                 }
@@ -292,14 +300,14 @@ impl<'a> MethodCompiler<'a> {
                 );
                 self.need_per_call(n_rows * experts::scratch_per_token(channels, inner));
                 StepOp::Experts {
-                    gate_up: self.out.weights.matrix(gate_up),
-                    down: self.out.weights.matrix(down),
+                    gate_up: self.matrix(gate_up, n_rows),
+                    down: self.matrix(down, n_rows),
                 }
             }
             Op::CentroidHead { centroids, ordering, embedding, top } => {
                 self.need_per_call(n_rows * matrix_shape(self.program, centroids).rows);
                 StepOp::CentroidHead {
-                    centroids: self.out.weights.matrix(centroids),
+                    centroids: self.matrix(centroids, n_rows),
                     ordering: self.out.weights.ordering(ordering),
                     embedding: self.out.weights.table(embedding),
                     top: *top as usize,

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lapidary_backend::{Engine, Feed, FeedData, LoadOptions, Outputs, Result, Sizes, bind};
+use lapidary_backend::{
+    Engine, Feed, FeedData, LoadOptions, Outputs, Precision, Result, Sizes, bind,
+};
 use lapidary_program::Program;
 
 use crate::aligned::Aligned;
 use crate::cache::Cache;
 use crate::compile::Compiled;
-use crate::matrix::Cpu;
+use crate::matrix::{Activations, Cpu};
 use crate::ops::attention::{
     Queries, QueryTile, Room as AttentionRoom, attention, split_scratch, tile_scratch,
 };
@@ -53,6 +55,7 @@ struct Scratch {
     /// For each thread `per_thread` numbers.
     threads: Aligned<f32>,
     call: Aligned<f32>,
+    activations: Activations,
     tiles: Vec<QueryTile>,
 }
 
@@ -67,7 +70,7 @@ impl CpuEngine {
         // Caches and buffers first: what does not fit should fail before minutes of packing.
         let caches = caches.into_iter().map(Cache::new).collect::<Result<_>>()?;
         let room = Room::new(&room, workers.n_threads())?;
-        let weights = weights.load(&program, &workers, progress)?;
+        let weights = weights.load(&program, &workers, options.pack_cache.as_deref(), progress)?;
         Ok(CpuEngine { program, options, isa, workers, weights, methods, caches, room })
     }
 
@@ -84,7 +87,11 @@ impl CpuEngine {
         let method = &self.methods[name];
         let mut call = Call {
             program: &self.program,
-            cpu: Cpu { isa: self.isa, workers: &self.workers },
+            cpu: Cpu {
+                isa: self.isa,
+                workers: &self.workers,
+                exact: self.options.precision == Precision::Exact,
+            },
             weights: &self.weights,
             caches: &mut self.caches,
             room: &mut self.room,
@@ -152,6 +159,7 @@ impl Room {
             scratch: Scratch {
                 threads: Aligned::zeroed(shape.per_thread * n_threads)?,
                 call: Aligned::zeroed(shape.per_call)?,
+                activations: Activations::default(),
                 tiles: Vec::new(),
             },
         })
@@ -222,6 +230,7 @@ impl Call<'_> {
         let done = taken.grow(len).and_then(|()| {
             let out = &mut taken[..len];
             match step.op {
+                StepOp::Linear { .. } => self.multiply(step, &mut scratch, out),
                 StepOp::Attention { .. } => self.attend(step, &mut scratch, out),
                 StepOp::Router { .. } => self.route(step, &mut scratch, out),
                 StepOp::Experts { .. } => self.ask_experts(step, &mut scratch, out),
@@ -256,10 +265,6 @@ impl Call<'_> {
             StepOp::SoftMerge => {
                 soft_merge(cpu, first(), i32(1), f32(2), (out, made.channels));
             }
-            StepOp::Linear { matrix, bias } => {
-                let bias = bias.map(|b| weights.vector(b));
-                weights.matrix(*matrix).matmul(cpu, 0, bias, f32(0), out);
-            }
             StepOp::RmsNorm { weight, eps, offset, width } => {
                 let weight = weight.map(|w| weights.vector(w));
                 let norm = RmsNorm { weight, eps: *eps, offset: *offset, width: *width };
@@ -290,6 +295,15 @@ impl Call<'_> {
 
     fn i32(&self, step: &Step, i: usize) -> &[i32] {
         self.operand(step.inputs[i]).i32()
+    }
+
+    fn multiply(&self, step: &Step, scratch: &mut Scratch, out: &mut [f32]) -> Result<()> {
+        let StepOp::Linear { matrix, bias } = &step.op else {
+            unreachable!("a linear was asked for")
+        };
+        let bias = bias.map(|b| self.weights.vector(b));
+        let matrix = self.weights.matrix(*matrix);
+        matrix.matmul(self.cpu, 0, bias, self.f32(step, 0), &mut scratch.activations, out)
     }
 
     fn attend(&self, step: &Step, scratch: &mut Scratch, out: &mut [f32]) -> Result<()> {
@@ -333,9 +347,10 @@ impl Call<'_> {
         let mut ids = std::mem::take(&mut self.room.ids[buffer]);
         ids.resize(ids.len().max(rows * top_k), 0);
         let made = (&mut ids[..rows * top_k], out);
-        router(self.cpu, &r, self.f32(step, 0), &mut scratch.call, made);
+        let room = (&mut *scratch.call, &mut scratch.activations);
+        let done = router(self.cpu, &r, self.f32(step, 0), room, made);
         self.room.ids[buffer] = ids;
-        Ok(())
+        done
     }
 
     fn ask_experts(&self, step: &Step, scratch: &mut Scratch, out: &mut [f32]) -> Result<()> {
@@ -347,8 +362,8 @@ impl Call<'_> {
         scratch.call.grow(step.inputs[0].n_rows(self.sizes) * per_token)?;
         let chosen = (self.i32(step, 1), self.f32(step, 2));
         let all = Experts { gate_up, down };
-        experts(self.cpu, &all, self.f32(step, 0), chosen, &mut scratch.call, out);
-        Ok(())
+        let room = (&mut *scratch.call, &mut scratch.activations);
+        experts(self.cpu, &all, self.f32(step, 0), chosen, room, out)
     }
 
     fn head(&self, step: &Step, scratch: &mut Scratch, out: &mut [f32]) -> Result<()> {
@@ -363,6 +378,7 @@ impl Call<'_> {
         };
         let rows = step.inputs[0].n_rows(self.sizes);
         scratch.call.grow(rows * head.centroids.shape().rows)?;
-        centroid_head(self.cpu, &head, self.f32(step, 0), &mut scratch.call, out)
+        let room = (&mut *scratch.call, &mut scratch.activations);
+        centroid_head(self.cpu, &head, self.f32(step, 0), room, out)
     }
 }

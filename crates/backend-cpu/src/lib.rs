@@ -7,7 +7,8 @@
 //! This room knows programs and the backend contract. It knows no model family, no tokeniser and no
 //! other backend.
 //!
-//! `LAPIDARY_CPU_ISA=scalar|avx2|avx512` overrides the instruction set that `load` picks.
+//! `LAPIDARY_CPU_ISA=scalar|avx2|avxvnni|avx512|avx512vnni|neon|dotprod|i8mm` overrides the
+//! instruction set that `load` picks: the widest of the machine.
 
 mod aligned;
 mod cache;
@@ -15,6 +16,7 @@ mod compile;
 mod engine;
 mod matrix;
 mod ops;
+mod pack_cache;
 mod parallel;
 mod shared;
 mod simd;

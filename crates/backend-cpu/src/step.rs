@@ -122,6 +122,8 @@ pub(crate) struct RoomShape {
     pub per_thread: usize,
     /// Scratch of one call.
     pub per_call: usize,
+    /// Bytes for the activations of quantised weights.
+    pub activation_bytes: u64,
 }
 
 impl RoomShape {
@@ -130,7 +132,7 @@ impl RoomShape {
         let numbers = self.floats.iter().chain(&self.ids).sum::<usize>()
             + self.per_thread * n_threads
             + self.per_call;
-        numbers as u64 * 4
+        numbers as u64 * 4 + self.activation_bytes
     }
 }
 

@@ -7,11 +7,13 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::path::Path;
 
 use lapidary_backend::Result;
 use lapidary_program::{MemoryStore, Part, Program, Weight, WeightDecl};
 
-use crate::matrix::{MatrixShape, PackedWeight};
+use crate::matrix::{MatrixShape, PackedWeight, RowSource};
+use crate::pack_cache::PackCache;
 use crate::workers::Workers;
 
 /// The number of a matrix.
@@ -132,6 +134,7 @@ impl Wanted {
         &self,
         program: &Program,
         workers: &Workers,
+        pack_cache: Option<&Path>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Weights> {
         let stored = |name: &String| program.weights()[name].size_bytes();
@@ -145,12 +148,31 @@ impl Wanted {
         };
         let mut weights =
             Weights { matrices: vec![], tables: vec![], vectors: vec![], orderings: vec![] };
+        let names = self.matrices.list.iter().map(String::as_str);
+        let cache = PackCache::of(program, names, pack_cache);
+        let kept = cache.as_ref().and_then(|cache| cache.read(workers));
+        let was_kept = kept.is_some();
+        let mut kept = kept.unwrap_or_default().into_iter();
         for name in &self.matrices.list {
-            weights.matrices.push(PackedWeight::pack(&program.weight(name)?, workers)?);
+            let found =
+                if cache.as_ref().is_some_and(|c| c.keeps(name)) { kept.next() } else { None };
+            weights.matrices.push(match found {
+                Some(matrix) => matrix,
+                None => PackedWeight::pack(&RowSource::open(program, name)?, workers)?,
+            });
+            program.store().forget(name);
             told(name);
+        }
+        if let Some(cache) = cache.filter(|_| !was_kept) {
+            let named = self.matrices.list.iter().zip(&weights.matrices);
+            let kept: Vec<&PackedWeight> =
+                named.filter(|(name, _)| cache.keeps(name)).map(|(_, matrix)| matrix).collect();
+            // A full disk or a folder that can't be written costs a later start, not this one.
+            let _ = cache.write(&kept, workers);
         }
         for name in &self.vectors.list {
             weights.vectors.push(program.weight(name)?.to_f32());
+            program.store().forget(name);
             told(name);
         }
         for name in &self.orderings.list {

@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use lapidary_backend::Result;
+
 /// Looks at the gate before a worker sleeps: some 50 µs.
 const SPINS: u32 = 4000;
 /// Every so many looks a worker offers its core to others.
@@ -99,6 +101,21 @@ impl Workers {
         if let Err(panic) = done {
             resume_unwind(panic);
         }
+    }
+
+    /// The same for items that may fail; returns the first error that was met.
+    pub(crate) fn try_run(
+        &self,
+        n_items: usize,
+        body: &(dyn Fn(usize, usize) -> Result<()> + Sync),
+    ) -> Result<()> {
+        let failed = Mutex::new(None);
+        self.run(n_items, &|thread, item| {
+            if let Err(e) = body(thread, item) {
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+            }
+        });
+        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
     fn share(&self, n_items: usize, body: &(dyn Fn(usize, usize) + Sync)) {

@@ -14,8 +14,15 @@ use lapidary_program::{
 
 const VOCAB: u64 = 101;
 const HIDDEN: u64 = 48;
-const OPTIONS: LoadOptions =
-    LoadOptions { max_context: 1000, max_chunk: 64, n_slots: 3, threads: Some(2) };
+fn options() -> LoadOptions {
+    LoadOptions {
+        max_context: 1000,
+        max_chunk: 64,
+        n_slots: 3,
+        threads: Some(2),
+        ..LoadOptions::default()
+    }
+}
 
 /// A store that makes its bytes when asked, like an importer that converts.
 struct Maker(MemoryStore);
@@ -106,7 +113,7 @@ fn program(head: &str, store: Arc<dyn WeightStore>) -> Program {
 }
 
 fn plan(program: &Program) -> MemoryPlan {
-    CpuBackend.plan(program, &OPTIONS).unwrap()
+    CpuBackend.plan(program, &options()).unwrap()
 }
 
 /// A head of 101 rows is packed as 112.
@@ -135,7 +142,7 @@ fn a_table_is_read_alike_from_every_store() {
     let logits = stores.map(|store| {
         let program = Arc::new(program("head", store));
         let device = &CpuBackend.probe().unwrap()[0];
-        let mut engine = CpuBackend.load(&program, device, &OPTIONS, &mut |_, _| {}).unwrap();
+        let mut engine = CpuBackend.load(&program, device, &options(), &mut |_, _| {}).unwrap();
         let feeds = [
             Feed::i32(input::TOKENS, &[100, 7]),
             Feed::i32(input::SLOTS, &[0, 0]),

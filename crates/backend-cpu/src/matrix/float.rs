@@ -6,14 +6,12 @@ use lapidary_backend::Result;
 use lapidary_program::Weight;
 
 use super::product::Element;
-use super::{Cpu, MatrixShape, Product, ProductKernel, Strided};
+use super::split::Split;
+use super::{Cpu, MatrixShape, Product, ProductKernel, RowSource, Strided, pack_panels};
 use crate::aligned::Aligned;
 use crate::shared::Shared;
 use crate::simd::LANES;
 use crate::workers::Workers;
-
-/// Multiplications that are worth a thread of their own.
-const ITEM_WORK: usize = 1 << 15;
 
 /// Matrices of `[panel][k][16]`; the lanes behind the last row are 0.
 pub(crate) struct Panels<L: Element> {
@@ -30,23 +28,17 @@ pub(crate) trait Stored: Element {
 }
 
 impl<L: Stored> Panels<L> {
-    pub(crate) fn pack(weight: &Weight<'_>, workers: &Workers) -> Result<Self> {
-        let shape = MatrixShape::of(&weight.decl);
-        let mut data = Aligned::zeroed(shape.n_packed())?;
-        let panel_len = shape.cols * LANES;
-        let shared = Shared::new(&mut data);
-        workers.run(shape.count * shape.n_panels(), &|_, panel| {
-            // SAFETY: each item has a panel of its own.
-            let out = unsafe { shared.slice(panel * panel_len..(panel + 1) * panel_len) };
-            let (matrix, first) = (panel / shape.n_panels(), panel % shape.n_panels() * LANES);
+    pub(crate) fn pack(source: &RowSource<'_>, workers: &Workers) -> Result<Self> {
+        let shape = MatrixShape::of(source.decl());
+        let data = pack_panels(source, workers, shape.cols * LANES, |weight, rows, out| {
             let mut decoded = vec![L::default(); shape.cols];
-            for lane in 0..LANES.min(shape.rows - first) {
-                L::decode(weight, matrix * shape.rows + first + lane, &mut decoded);
+            for (lane, row) in rows.enumerate() {
+                L::decode(weight, row, &mut decoded);
                 for (column, x) in out.chunks_exact_mut(LANES).zip(&decoded) {
                     column[lane] = *x;
                 }
             }
-        });
+        })?;
         Ok(Panels { data, shape })
     }
 
@@ -106,49 +98,6 @@ impl<L: Stored> Panels<L> {
                 }
             }
         });
-    }
-}
-
-/// A product cut into items: some tokens times some panels each.
-struct Split {
-    n_tokens: usize,
-    tokens_per_item: usize,
-    n_panels: usize,
-    panels_per_item: usize,
-}
-
-impl Split {
-    fn new(n_tokens: usize, n_panels: usize, n_in: usize, n_threads: usize) -> Self {
-        // Several items per thread, so that a slow thread leaves its share to others.
-        let wanted = 8 * n_threads;
-        let panel_work = (n_tokens * n_in * LANES).max(1);
-        let panels_per_item = n_panels
-            .div_ceil(wanted)
-            .max(ITEM_WORK.div_ceil(panel_work))
-            .next_multiple_of(4)
-            .min(n_panels.max(1));
-        let panel_items = n_panels.div_ceil(panels_per_item);
-        // Tall products of few panels are cut along the tokens too.
-        let token_items = (2 * n_threads).div_ceil(panel_items.max(1));
-        let tokens_per_item = n_tokens.div_ceil(token_items).next_multiple_of(24).max(24);
-        Split { n_tokens, tokens_per_item, n_panels, panels_per_item }
-    }
-
-    fn n_items(&self) -> usize {
-        self.n_tokens.div_ceil(self.tokens_per_item) * self.panel_items()
-    }
-
-    fn panel_items(&self) -> usize {
-        self.n_panels.div_ceil(self.panels_per_item)
-    }
-
-    fn item(&self, item: usize) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
-        let t = item / self.panel_items() * self.tokens_per_item;
-        let p = item % self.panel_items() * self.panels_per_item;
-        (
-            t..(t + self.tokens_per_item).min(self.n_tokens),
-            p..(p + self.panels_per_item).min(self.n_panels),
-        )
     }
 }
 

@@ -5,29 +5,50 @@
 //! runs along `k` in one fixed order, whatever the number of tokens, threads or lanes: a row of a
 //! 512-token chunk and a single decoded token get the same bits.
 //!
-//! A new kind of weight (int4, int8) is a variant here and a file beside this one.
+//! Quantised weights keep their codes and scales, four columns of a row together, for integer dot
+//! products with activations as bytes; see `form`.
 
+#![allow(unsafe_code)]
+
+mod activations;
 mod float;
+mod form;
+mod integer;
 mod product;
+mod quant;
+mod source;
+mod split;
+mod unpack;
+
+use std::ops::Range;
 
 use half::{bf16, f16};
 use lapidary_backend::Result;
 use lapidary_program::{DType, Encoding, Weight, WeightDecl};
 
+use crate::aligned::{Aligned, Plain};
+use crate::shared::Shared;
 use crate::simd::{Isa, LANES};
 use crate::workers::Workers;
 
+use form::Form;
+use quant::QuantPanels;
+
+pub(crate) use activations::Activations;
 pub(crate) use float::Panels;
 pub(crate) use product::{Product, ProductKernel, Strided};
+pub(crate) use source::RowSource;
 
 /// One or more matrices `[rows, cols]` of one weight, packed.
 pub(crate) enum PackedWeight {
-    /// Stored as `f32`, or quantised.
+    /// Stored as `f32`, or quantised in groups that fit no block.
     F32(Panels<f32>),
     /// Stored as `f16`.
     F16(Panels<f16>),
     /// Stored as `bf16`.
     Bf16(Panels<bf16>),
+    /// Quantised.
+    Quant(QuantPanels),
 }
 
 /// Rows and columns of a packed weight, and how many such matrices there are.
@@ -43,6 +64,8 @@ pub(crate) struct MatrixShape {
 pub(crate) struct Cpu<'a> {
     pub isa: Isa,
     pub workers: &'a Workers,
+    /// Whether quantised weights are multiplied with activations as they are, not as bytes.
+    pub exact: bool,
 }
 
 impl MatrixShape {
@@ -63,9 +86,45 @@ impl MatrixShape {
     }
 }
 
+/// Panels that are packed together, from rows that are fetched together.
+const PANELS_PER_ITEM: usize = 4;
+
+/// Packs all matrices of a weight: `f` gets rows `16·i ..` of the weight it is given, at most
+/// sixteen, and their panel, `panel_len` elements long.
+fn pack_panels<T: Plain>(
+    source: &RowSource<'_>,
+    workers: &Workers,
+    panel_len: usize,
+    f: impl Fn(&Weight<'_>, Range<usize>, &mut [T]) + Sync,
+) -> Result<Aligned<T>> {
+    let shape = MatrixShape::of(source.decl());
+    let n_panels = shape.n_panels();
+    let mut data = Aligned::huge(shape.count * n_panels * panel_len)?;
+    let shared = Shared::new(&mut data);
+    let items_per_matrix = n_panels.div_ceil(PANELS_PER_ITEM);
+    workers.try_run(shape.count * items_per_matrix, &|_, item| {
+        let (matrix, item) = (item / items_per_matrix, item % items_per_matrix);
+        let panels = item * PANELS_PER_ITEM..((item + 1) * PANELS_PER_ITEM).min(n_panels);
+        let rows = panels.start * LANES..(panels.end * LANES).min(shape.rows);
+        let first = matrix * shape.rows;
+        let weight = source.rows(first + rows.start..first + rows.end)?;
+        for (i, panel) in panels.enumerate() {
+            let start = (matrix * n_panels + panel) * panel_len;
+            // SAFETY: each panel belongs to one item.
+            let out = unsafe { shared.slice(start..start + panel_len) };
+            f(&weight, i * LANES..((i + 1) * LANES).min(rows.len()), out);
+        }
+        Ok(())
+    })?;
+    Ok(data)
+}
+
 impl PackedWeight {
     /// Bytes that `pack` takes.
     pub(crate) fn size_bytes(decl: &WeightDecl) -> u64 {
+        if let Some(form) = Form::of(decl) {
+            return QuantPanels::size_bytes(&form, MatrixShape::of(decl)) as u64;
+        }
         let element = match decl.encoding {
             Encoding::Dense(DType::F16 | DType::Bf16) => 2,
             _ => 4,
@@ -73,12 +132,47 @@ impl PackedWeight {
         MatrixShape::of(decl).n_packed() as u64 * element
     }
 
+    /// Whether a weight is packed as it is quantised.
+    pub(crate) fn is_quantised(decl: &WeightDecl) -> bool {
+        Form::of(decl).is_some()
+    }
+
+    /// Room for a quantised weight, all zeros; `None` if it is not quantised.
+    pub(crate) fn empty(decl: &WeightDecl) -> Result<Option<Self>> {
+        let Some(form) = Form::of(decl) else { return Ok(None) };
+        Ok(Some(Self::Quant(QuantPanels::empty(form, MatrixShape::of(decl))?)))
+    }
+
+    /// The bytes of a quantised weight's panels; none of others.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Quant(p) => p.bytes(),
+            _ => &[],
+        }
+    }
+
+    /// The same, to be written.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Quant(p) => p.bytes_mut(),
+            _ => &mut [],
+        }
+    }
+
+    /// Bytes that activations of so many rows take beside it.
+    pub(crate) fn activation_bytes(decl: &WeightDecl, n_rows: usize) -> u64 {
+        Form::of(decl).map_or(0, |form| Activations::size_bytes(n_rows, form.cols))
+    }
+
     /// Packs a weight.
-    pub(crate) fn pack(weight: &Weight<'_>, workers: &Workers) -> Result<Self> {
-        Ok(match weight.decl.encoding {
-            Encoding::Dense(DType::F16) => Self::F16(Panels::pack(weight, workers)?),
-            Encoding::Dense(DType::Bf16) => Self::Bf16(Panels::pack(weight, workers)?),
-            _ => Self::F32(Panels::pack(weight, workers)?),
+    pub(crate) fn pack(source: &RowSource<'_>, workers: &Workers) -> Result<Self> {
+        if let Some(form) = Form::of(source.decl()) {
+            return Ok(Self::Quant(QuantPanels::pack(source, form, workers)?));
+        }
+        Ok(match source.decl().encoding {
+            Encoding::Dense(DType::F16) => Self::F16(Panels::pack(source, workers)?),
+            Encoding::Dense(DType::Bf16) => Self::Bf16(Panels::pack(source, workers)?),
+            _ => Self::F32(Panels::pack(source, workers)?),
         })
     }
 
@@ -88,6 +182,7 @@ impl PackedWeight {
             Self::F32(p) => p.shape(),
             Self::F16(p) => p.shape(),
             Self::Bf16(p) => p.shape(),
+            Self::Quant(p) => p.shape(),
         }
     }
 
@@ -97,6 +192,7 @@ impl PackedWeight {
             Self::F32(p) => p.row_f32(row, out),
             Self::F16(p) => p.row_f32(row, out),
             Self::Bf16(p) => p.row_f32(row, out),
+            Self::Quant(p) => p.row_f32(row, out),
         }
     }
 
@@ -107,12 +203,19 @@ impl PackedWeight {
         index: usize,
         bias: Option<&[f32]>,
         x: &[f32],
+        room: &mut Activations,
         y: &mut [f32],
-    ) {
+    ) -> Result<()> {
         match self {
             Self::F32(p) => p.matmul(cpu, index, bias, x, y),
             Self::F16(p) => p.matmul(cpu, index, bias, x, y),
             Self::Bf16(p) => p.matmul(cpu, index, bias, x, y),
+            Self::Quant(p) if cpu.exact => p.matmul_exact(cpu, index, bias, x, y),
+            Self::Quant(p) => {
+                room.quantise(cpu, x, p.shape().cols)?;
+                p.matmul(cpu, index, bias, room, y)?;
+            }
         }
+        Ok(())
     }
 }

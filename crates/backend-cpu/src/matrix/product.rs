@@ -17,7 +17,7 @@ use crate::aligned::Plain;
 use crate::simd::{Kernel, LANES, Simd};
 
 /// Length of a partial sum.
-const DEPTH_BLOCK: usize = 256;
+pub(super) const DEPTH_BLOCK: usize = 256;
 /// From this many rows on, a block of panels is converted to `f32` once for all rows.
 const CONVERT_FROM: usize = 16;
 /// The widest tile, in vectors.
@@ -108,6 +108,29 @@ impl<'a, L: Element> Product<'a, L> {
     }
 }
 
+impl<'a> Product<'a, f32> {
+    /// A product whose panels are made bit by bit, for [`rows`] alone.
+    ///
+    /// # Safety
+    /// As [`Product::with_raw_results`].
+    pub(super) unsafe fn of_unpacked(
+        x: Strided<&'a [f32]>,
+        y: (*mut f32, usize),
+        (rows, cols, depth): (usize, usize, usize),
+    ) -> Self {
+        let none = Strided { data: [].as_slice(), stride: 0 };
+        // SAFETY: by the caller's promise.
+        let mut product = unsafe { Self::with_raw_results(x, none, y, (rows, 0, depth)) };
+        assert!(rows == 0 || (rows - 1) * x.stride + depth <= x.data.len(), "rows");
+        product.cols = cols;
+        product
+    }
+
+    pub(super) fn n_panels(&self) -> usize {
+        self.cols.div_ceil(LANES)
+    }
+}
+
 impl<L: Element> Kernel for ProductKernel<'_, L> {
     type Output = ();
 
@@ -183,7 +206,7 @@ struct Converted(#[allow(dead_code)] [f32; MAX_WIDTH / 2 * DEPTH_BLOCK * LANES])
 /// # Safety
 /// `depth` times 16 numbers can be read at each of `panels`.
 #[inline(always)]
-unsafe fn rows<S: Simd, L: Element, M: Element, const W: usize>(
+pub(super) unsafe fn rows<S: Simd, L: Element, M: Element, const W: usize>(
     s: S,
     p: &Product<'_, L>,
     first: usize,

@@ -1,7 +1,7 @@
 use lapidary_backend::Result;
 
 use super::router::largest;
-use crate::matrix::{Cpu, PackedWeight};
+use crate::matrix::{Activations, Cpu, PackedWeight};
 use crate::parallel::try_rows;
 use crate::simd::{Kernel, LANES, Simd, load};
 use crate::weights::Rows;
@@ -24,14 +24,16 @@ pub(crate) fn centroid_head(
     cpu: Cpu<'_>,
     head: &CentroidHead<'_>,
     x: &[f32],
-    scores: &mut [f32],
+    (scores, activations): (&mut [f32], &mut Activations),
     out: &mut [f32],
 ) -> Result<()> {
     let (n_centroids, channels) = (head.centroids.shape().rows, head.centroids.shape().cols);
     let vocab = head.ordering.len();
     let per_centroid = vocab / n_centroids;
     let scores = &mut scores[..x.len() / channels * n_centroids];
-    head.centroids.matmul(cpu, 0, None, x, scores);
+    // A choice is not made by rounded numbers.
+    let exact = Cpu { exact: true, ..cpu };
+    head.centroids.matmul(exact, 0, None, x, activations, scores)?;
     let mut best = Vec::new();
     let mut found = vec![0.0; head.top * per_centroid];
     for ((x, scores), logits) in x

@@ -1,5 +1,7 @@
+use lapidary_backend::Result;
+
 use super::gelu_gate::GeluGate;
-use crate::matrix::{Cpu, PackedWeight};
+use crate::matrix::{Activations, Cpu, PackedWeight};
 
 /// The weights of all experts.
 pub(crate) struct Experts<'a> {
@@ -25,14 +27,14 @@ pub(crate) fn experts(
     experts: &Experts<'_>,
     x: &[f32],
     (chosen, weights): (&[i32], &[f32]),
-    scratch: &mut [f32],
+    (scratch, activations): (&mut [f32], &mut Activations),
     out: &mut [f32],
-) {
+) -> Result<()> {
     let (channels, inner) = (experts.gate_up.shape().cols, experts.down.shape().cols);
     let n_tokens = x.len() / channels;
     out.fill(0.0);
     if n_tokens == 0 {
-        return;
+        return Ok(());
     }
     let top_k = chosen.len() / n_tokens;
     let (input, scratch) = scratch.split_at_mut(n_tokens * channels);
@@ -48,16 +50,17 @@ pub(crate) fn experts(
         }
         let (input, output) = (&input[..n * channels], &mut output[..n * channels]);
         let (gate_up, hidden) = (&mut gate_up[..n * 2 * inner], &mut hidden[..n * inner]);
-        experts.gate_up.matmul(cpu, expert, None, input, gate_up);
+        experts.gate_up.matmul(cpu, expert, None, input, activations, gate_up)?;
         for (row, made) in gate_up.chunks_exact(2 * inner).zip(hidden.chunks_exact_mut(inner)) {
             let (gate, up) = row.split_at(inner);
             made.copy_from_slice(gate);
             cpu.isa.run(GeluGate { up, out: made });
         }
-        experts.down.matmul(cpu, expert, None, hidden, output);
+        experts.down.matmul(cpu, expert, None, hidden, activations, output)?;
         for (i, made) in uses.iter().zip(output.chunks_exact(channels)) {
             let out = &mut out[i / top_k * channels..][..channels];
             out.iter_mut().zip(made).for_each(|(o, m)| *o += weights[*i] * m);
         }
     }
+    Ok(())
 }

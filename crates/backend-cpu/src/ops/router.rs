@@ -1,4 +1,6 @@
-use crate::matrix::{Cpu, PackedWeight};
+use lapidary_backend::Result;
+
+use crate::matrix::{Activations, Cpu, PackedWeight};
 
 /// The weights of a router.
 pub(crate) struct Router<'a> {
@@ -17,13 +19,15 @@ pub(crate) fn router(
     cpu: Cpu<'_>,
     router: &Router<'_>,
     x: &[f32],
-    scores: &mut [f32],
+    (scores, activations): (&mut [f32], &mut Activations),
     (experts, weights): (&mut [i32], &mut [f32]),
-) {
+) -> Result<()> {
     let (n_experts, top_k) = (router.expert_scale.len(), router.top_k);
     let n_tokens = experts.len() / top_k;
     let scores = &mut scores[..n_tokens * n_experts];
-    router.weight.matmul(cpu, 0, None, x, scores);
+    // A choice is not made by rounded numbers.
+    let exact = Cpu { exact: true, ..cpu };
+    router.weight.matmul(exact, 0, None, x, activations, scores)?;
     let mut order = Vec::with_capacity(n_experts);
     for (t, row) in scores.chunks_exact_mut(n_experts).enumerate() {
         let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -38,6 +42,7 @@ pub(crate) fn router(
             *weight = row[*e as usize] / sum * router.expert_scale[*e as usize];
         }
     }
+    Ok(())
 }
 
 /// Indices of the `n` largest, largest first, lowest index first among equals.

@@ -10,6 +10,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod math;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
 
 use std::fmt;
@@ -18,6 +20,8 @@ pub(crate) use math::{exp, gelu_tanh, tanh};
 
 /// Lanes of one vector.
 pub(crate) const LANES: usize = 16;
+/// Bytes of a vector of four bytes each.
+const CHUNK: usize = 4 * LANES;
 
 /// An instruction set that was found on this machine.
 #[derive(Clone, Copy)]
@@ -26,10 +30,25 @@ pub(crate) enum Isa {
     Scalar(scalar::Scalar),
     /// AVX2, FMA and F16C: two registers per vector.
     #[cfg(target_arch = "x86_64")]
-    Avx2(avx2::Avx2),
+    Avx2(avx2::Avx2<false>),
+    /// AVX2 with 256-bit integer dot products.
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni(avx2::Avx2<true>),
     /// AVX-512 F, BW and VL.
     #[cfg(target_arch = "x86_64")]
-    Avx512(avx512::Avx512),
+    Avx512(avx512::Avx512<false>),
+    /// AVX-512 with 512-bit integer dot products.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Vnni(avx512::Avx512<true>),
+    /// NEON: four registers per vector.
+    #[cfg(target_arch = "aarch64")]
+    Neon(neon::Neon<{ neon::PLAIN }>),
+    /// NEON with dot products of signed bytes.
+    #[cfg(target_arch = "aarch64")]
+    Dotprod(neon::Neon<{ neon::DOTPROD }>),
+    /// NEON with products of small matrices of bytes.
+    #[cfg(target_arch = "aarch64")]
+    I8mm(neon::Neon<{ neon::I8MM }>),
 }
 
 /// Work that is compiled for each instruction set. `call` must be `#[inline(always)]`, and so must
@@ -41,14 +60,26 @@ pub(crate) trait Kernel {
     fn call<S: Simd>(self, s: S) -> Self::Output;
 }
 
-/// Vectors of [`LANES`] `f32` numbers.
+/// Vectors of [`LANES`] numbers: `f32`, `i32`, or four bytes each.
 pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// The vector.
     type V: Copy;
+    /// `i32` lanes.
+    type Ints: Copy;
+    /// Lanes of four bytes.
+    type Quads: Copy;
     /// Rows of the tallest tile whose sums stay in registers, two vectors wide if `WIDE`.
     const TILE_ROWS: usize;
     /// Whether a tile of `TILE_ROWS` may be two vectors wide.
     const WIDE: bool;
+    /// Rows of the tallest tile of integer products.
+    const INT_TILE_ROWS: usize;
+    /// Panels of the widest tile of integer products, 1 or 2.
+    const INT_TILE_PANELS: usize;
+    /// Whether [`Simd::dot`] must know if codes may be larger than 127.
+    const DOT_IS_NARROW: bool;
+    /// What [`Simd::dot`] takes off each code that may be larger than 127.
+    const WIDE_OFFSET: i32;
 
     fn splat(self, x: f32) -> Self::V;
     /// # Safety
@@ -79,6 +110,102 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn exp2_int(self, n: Self::V) -> Self::V;
     /// The sum of all lanes, in an order that depends on nothing.
     fn sum(self, a: Self::V) -> f32;
+    /// The largest lane; any of them if one is not a number.
+    fn largest(self, a: Self::V) -> f32;
+
+    /// # Safety
+    /// 16 bytes can be read at `p`.
+    unsafe fn load_u8(self, p: *const u8) -> Self::V;
+    /// # Safety
+    /// 16 bytes can be read at `p`.
+    unsafe fn load_i8(self, p: *const i8) -> Self::V;
+    /// Writes integral lanes of −128 ..= 127; what is not a number becomes anything.
+    ///
+    /// # Safety
+    /// 16 bytes can be written at `p`.
+    unsafe fn store_i8(self, p: *mut i8, v: Self::V);
+
+    /// Asks for a cache line that will be read soon; any address will do.
+    #[inline(always)]
+    fn prefetch(self, _p: *const u8) {}
+    /// # Safety
+    /// 64 bytes can be read at `p`.
+    unsafe fn load_quads(self, p: *const u8) -> Self::Quads;
+    /// # Safety
+    /// 64 bytes can be written at `p`.
+    unsafe fn store_quads(self, p: *mut u8, q: Self::Quads);
+    /// The same four bytes in all lanes.
+    ///
+    /// # Safety
+    /// 4 bytes can be read at `p`.
+    unsafe fn splat_quad(self, p: *const i8) -> Self::Quads;
+    /// Shifts each lane as one number of 32 bits.
+    fn shift_right(self, q: Self::Quads, n: u32) -> Self::Quads;
+    /// Shifts each lane as one number of 32 bits.
+    fn shift_left(self, q: Self::Quads, n: u32) -> Self::Quads;
+    /// Keeps these bits of each lane.
+    fn and(self, q: Self::Quads, mask: u32) -> Self::Quads;
+    fn or(self, a: Self::Quads, b: Self::Quads) -> Self::Quads;
+    /// Lanes of four bytes as numbers.
+    fn quads_to_ints(self, q: Self::Quads) -> Self::Ints;
+    fn splat_int(self, x: i32) -> Self::Ints;
+    fn ints_to_floats(self, a: Self::Ints) -> Self::V;
+    /// `sum + Σ codes·x` over the four bytes of each lane; codes are unsigned, `x` is signed and
+    /// not −128. If `CODES_ARE_WIDE`, codes may be larger than 127, and [`Simd::WIDE_OFFSET`] is
+    /// taken off each.
+    fn dot<const CODES_ARE_WIDE: bool>(
+        self,
+        sum: Self::Ints,
+        codes: Self::Quads,
+        x: Self::Quads,
+    ) -> Self::Ints;
+    /// What [`Simd::dot`] makes of chunks `first .. first + n` of `W` panels and as many quads of
+    /// `H` rows, added to a tile's sums. Chunks are 64 bytes, quads 4, one behind the other; rows
+    /// are `x.1` bytes apart.
+    ///
+    /// # Safety
+    /// Those chunks can be read at each of `codes`, and those quads at each row of `x`.
+    #[inline(always)]
+    unsafe fn dot_chunks<const WIDE: bool, const H: usize, const W: usize>(
+        self,
+        ints: &mut [[Self::Ints; W]; H],
+        codes: [*const u8; W],
+        x: (*const i8, usize),
+        (first, n): (usize, usize),
+    ) {
+        // SAFETY: by the caller's promise.
+        unsafe { dot_chunks::<_, WIDE, H, W>(self, ints, codes, x, (first, n)) }
+    }
+}
+
+/// [`Simd::dot_chunks`], chunk by chunk.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn dot_chunks<S: Simd, const WIDE: bool, const H: usize, const W: usize>(
+    s: S,
+    ints: &mut [[S::Ints; W]; H],
+    codes: [*const u8; W],
+    (x, stride): (*const i8, usize),
+    (first, n): (usize, usize),
+) {
+    for c in 0..n {
+        let c = first + c;
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let mut w = [s.load_quads(codes[0].add(c * CHUNK)); W];
+            for j in 1..W {
+                w[j] = s.load_quads(codes[j].add(c * CHUNK));
+            }
+            for (r, ints) in ints.iter_mut().enumerate() {
+                let x = s.splat_quad(x.add(r * stride + c * 4));
+                for j in 0..W {
+                    ints[j] = s.dot::<WIDE>(ints[j], w[j], x);
+                }
+            }
+        }
+    }
 }
 
 impl Isa {
@@ -106,7 +233,15 @@ impl Isa {
         #[cfg(target_arch = "x86_64")]
         {
             all.extend(avx2::Avx2::detect().map(Isa::Avx2));
+            all.extend(avx2::Avx2::detect().map(Isa::AvxVnni));
             all.extend(avx512::Avx512::detect().map(Isa::Avx512));
+            all.extend(avx512::Avx512::detect().map(Isa::Avx512Vnni));
+        }
+        #[cfg(target_arch = "aarch64")]
+        {
+            all.extend(neon::Neon::detect().map(Isa::Neon));
+            all.extend(neon::Neon::detect().map(Isa::Dotprod));
+            all.extend(neon::Neon::detect().map(Isa::I8mm));
         }
         all
     }
@@ -118,19 +253,69 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2(_) => "avx2",
             #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni(_) => "avxvnni",
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512(_) => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni(_) => "avx512vnni",
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon(_) => "neon",
+            #[cfg(target_arch = "aarch64")]
+            Isa::Dotprod(_) => "dotprod",
+            #[cfg(target_arch = "aarch64")]
+            Isa::I8mm(_) => "i8mm",
         }
     }
 
-    /// Runs a kernel with this set's instructions.
+    /// [`Simd::WIDE_OFFSET`] of this set.
+    pub(crate) fn wide_offset(self) -> i32 {
+        struct WideOffset;
+        impl Kernel for WideOffset {
+            type Output = i32;
+            #[inline(always)]
+            fn call<S: Simd>(self, _: S) -> i32 {
+                S::WIDE_OFFSET
+            }
+        }
+        self.run_integers(WideOffset)
+    }
+
+    /// Runs a kernel of floats with this set's instructions. Sets that differ only in integer dot
+    /// products share its code.
     #[inline]
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni(s) => s.without_vnni().run(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni(s) => s.without_vnni().run(kernel),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Dotprod(s) => s.plain().run(kernel),
+            #[cfg(target_arch = "aarch64")]
+            Isa::I8mm(s) => s.plain().run(kernel),
+            _ => self.run_integers(kernel),
+        }
+    }
+
+    /// Runs a kernel that calls [`Simd::dot`].
+    #[inline]
+    pub(crate) fn run_integers<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
             Isa::Scalar(s) => kernel.call(s),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2(s) => s.run(kernel),
             #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni(s) => s.run(kernel),
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512(s) => s.run(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni(s) => s.run(kernel),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon(s) => s.run(kernel),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Dotprod(s) => s.run(kernel),
+            #[cfg(target_arch = "aarch64")]
+            Isa::I8mm(s) => s.run(kernel),
         }
     }
 }
@@ -166,3 +351,6 @@ impl fmt::Debug for Isa {
         f.write_str(self.name())
     }
 }
+
+#[cfg(test)]
+mod tests;
