@@ -1,9 +1,13 @@
 //! Quality as numbers.
 
+mod kl;
+
 use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::runner::{Rows, Runner};
+
+pub use kl::{Divergence, divergence};
 
 /// The perplexity of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -30,42 +34,66 @@ pub fn perplexity(
     window: usize,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Perplexity> {
-    let n_windows = tokens.len() / window.max(1);
-    if window < 4 || n_windows == 0 {
-        let what = format!("{} tokens do not fill a window of {window}", tokens.len());
-        return Err(Error::Param { param: "window", what });
-    }
-    let metadata = runner.metadata();
-    let bos = metadata.bos_id.filter(|_| metadata.add_bos);
-    let vocab_size = metadata.vocab_size as usize;
+    let vocab_size = runner.metadata().vocab_size as usize;
+    let n_windows = n_windows(tokens, window)?;
     let mut scores: Vec<f64> = Vec::with_capacity(n_windows * window / 2);
-    let mut piece = Vec::with_capacity(window);
-    for (i, part) in tokens.chunks_exact(window).enumerate() {
-        piece.clear();
-        piece.extend_from_slice(part);
-        if let (Some(first), Some(bos)) = (piece.first_mut(), bos) {
-            *first = bos;
-        }
-        let first_scored = window / 2;
+    for (i, piece) in windows(runner, tokens, window).enumerate() {
         runner.logits(&piece, Rows::All, None, &mut |first, logits| {
-            for (row, logits) in (first..).zip(logits.chunks_exact(vocab_size)) {
-                if row >= first_scored && row + 1 < window {
-                    scores.push(negative_log_likelihood(logits, piece[row + 1]));
-                }
+            for (row, logits) in scored(first, logits, vocab_size, window) {
+                scores.push(negative_log_likelihood(logits, piece[row + 1]));
             }
         })?;
         progress(i + 1, n_windows);
     }
-    let n = scores.len() as f64;
-    let nll = scores.iter().sum::<f64>() / n;
-    let variance = scores.iter().map(|s| (s - nll).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
-    Ok(Perplexity {
-        ppl: nll.exp(),
-        nll,
-        nll_stderr: (variance / n).sqrt(),
-        n_scored: scores.len(),
-        n_windows,
+    let (nll, nll_stderr) = mean(&scores);
+    Ok(Perplexity { ppl: nll.exp(), nll, nll_stderr, n_scored: scores.len(), n_windows })
+}
+
+fn n_windows(tokens: &[u32], window: usize) -> Result<usize> {
+    let n = tokens.len() / window.max(1);
+    if window < 4 || n == 0 {
+        let what = format!("{} tokens do not fill a window of {window}", tokens.len());
+        return Err(Error::Param { param: "window", what });
+    }
+    Ok(n)
+}
+
+/// The full windows of a text, each behind the token that begins a sequence, in the place of its
+/// first token.
+fn windows<'a>(
+    runner: &Runner,
+    tokens: &'a [u32],
+    window: usize,
+) -> impl Iterator<Item = Vec<u32>> + use<'a> {
+    let metadata = runner.metadata();
+    let bos = metadata.bos_id.filter(|_| metadata.add_bos);
+    tokens.chunks_exact(window).map(move |part| {
+        let mut piece = part.to_vec();
+        if let (Some(first), Some(bos)) = (piece.first_mut(), bos) {
+            *first = bos;
+        }
+        piece
     })
+}
+
+/// Those rows of a chunk whose predictions count: the second half of a window, but not its last
+/// row, which predicts a token of the next.
+fn scored(
+    first: usize,
+    logits: &[f32],
+    vocab_size: usize,
+    window: usize,
+) -> impl Iterator<Item = (usize, &[f32])> {
+    let rows = (first..).zip(logits.chunks_exact(vocab_size));
+    rows.filter(move |(row, _)| *row >= window / 2 && row + 1 < window)
+}
+
+/// A mean and its standard error.
+fn mean(values: &[f64]) -> (f64, f64) {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let variance = values.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
+    (mean, (variance / n).sqrt())
 }
 
 fn negative_log_likelihood(logits: &[f32], token: u32) -> f64 {

@@ -110,7 +110,9 @@ pub fn to_blob(goldens: &[Golden]) -> Result<Vec<u8>> {
 
 /// The goldens of a program; none if it carries none.
 pub fn of_program(program: &Program) -> Result<Vec<Golden>> {
-    let Some(bytes) = program.blob(blob::GOLDEN) else { return Ok(vec![]) };
+    let Some(bytes) = program.blob(blob::GOLDEN).map_err(lapidary_backend::Error::from)? else {
+        return Ok(vec![]);
+    };
     let broken = |what: String| Error::Program(format!("golden: {what}"));
     let file = SafeTensors::deserialize(bytes).map_err(|e| broken(e.to_string()))?;
     let mut goldens = Vec::new();

@@ -38,9 +38,9 @@ pub use chat::{
 };
 pub use error::{Error, Result};
 pub use error_code::{ERROR_TABLE, ErrorCode, ErrorGroup, ErrorRow};
-pub use eval::{Perplexity, perplexity};
+pub use eval::{Divergence, Perplexity, divergence, perplexity};
 pub use request::{CancelToken, Event, Finish, FinishReason, GenerationId, Request};
-pub use runner::{Rows, Runner, load_template, load_tokenizer};
+pub use runner::{Rows, Runner, load_template};
 pub use sampler::{History, Sampler, SamplingParams};
 pub use stats::{Stats, peak_memory_bytes};
-pub use tokenizer::{StreamDecoder, Tokenizer};
+pub use tokenizer::{CacheUse, StreamDecoder, Tokenizer, load_tokenizer, load_tokenizer_cached};

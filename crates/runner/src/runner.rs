@@ -14,7 +14,7 @@ use crate::generation::{Generation, Limits, check_ids};
 use crate::kv::{self, Ring, Slot};
 use crate::request::{CancelToken, Event, Finish, GenerationId, Request};
 use crate::sampler::{Sampler, SamplingParams, all_finite};
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{Tokenizer, load_tokenizer};
 
 /// Runs generations on an engine.
 ///
@@ -300,20 +300,13 @@ impl Runner {
     }
 }
 
-/// Reads the program's tokenizer, if it has one.
-pub fn load_tokenizer(program: &Program) -> Result<Option<Tokenizer>> {
-    program
-        .blob(blob::TOKENIZER)
-        .map(|bytes| Tokenizer::from_json(bytes, program.metadata().vocab_size))
-        .transpose()
-}
-
 /// Compiles the program's chat template, if it has one.
 pub fn load_template(
     program: &Program,
     tokenizer: Option<&Tokenizer>,
 ) -> Result<Option<ChatTemplate>> {
-    let Some(bytes) = program.blob(blob::CHAT_TEMPLATE) else { return Ok(None) };
+    let bytes = program.blob(blob::CHAT_TEMPLATE).map_err(lapidary_backend::Error::from)?;
+    let Some(bytes) = bytes else { return Ok(None) };
     let source = std::str::from_utf8(bytes)
         .map_err(|_| Error::Program("the chat template is not UTF-8".to_string()))?;
     let names = tokenizer.map(|t| TokenNames::of(program.metadata(), t)).unwrap_or_default();

@@ -109,10 +109,16 @@ fn engine() -> Quiet {
     };
     let methods = BTreeMap::from([(method::FORWARD.to_string(), forward)]);
     let description = Description { metadata, states: vec![], methods, weights };
-    let tokenizer: Arc<[u8]> = Arc::from(&include_bytes!("data/tokenizer.json")[..]);
+    let tokenizer = include_bytes!("data/tokenizer.json")[..].into();
     let blobs = BTreeMap::from([(blob::TOKENIZER.to_string(), tokenizer)]);
     let program = Program::new(description, blobs, Arc::new(MemoryStore::default())).unwrap();
-    let options = LoadOptions { max_context: 4096, max_chunk: 64, n_slots: 2, threads: None };
+    let options = LoadOptions {
+        max_context: 4096,
+        max_chunk: 64,
+        n_slots: 2,
+        threads: None,
+        ..LoadOptions::default()
+    };
     Quiet { program: Arc::new(program), options }
 }
 

@@ -13,6 +13,8 @@ pub(super) struct Added {
     pub(super) lstrip: bool,
     /// Whether it takes the white space behind it.
     pub(super) rstrip: bool,
+    /// Whether it is control, not text.
+    pub(super) special: bool,
 }
 
 /// Some added tokens, by id, and the search for them: leftmost, then longest.

@@ -5,14 +5,14 @@
 //! first, the leftmost among equals.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 
 use super::vocab::Vocab;
 
 /// A vocabulary with its merges.
 pub(super) struct Bpe {
     merges: Merges,
-    chars: HashMap<char, u32>,
+    chars: Chars,
     /// The tokens `<0x00>` to `<0xFF>`, if unknown characters fall back to their bytes.
     bytes: Option<Box<[u32; 256]>>,
     unk: Option<u32>,
@@ -31,17 +31,48 @@ pub(super) struct BpeOptions {
 }
 
 /// All merges, by their left token and then by their right.
-struct Merges {
+pub(super) struct Merges {
     /// Merges of left token `a` are `all[starts[a]..starts[a + 1]]`.
     starts: Vec<u32>,
     all: Vec<Merge>,
 }
 
 #[derive(Clone, Copy)]
-struct Merge {
-    right: u32,
-    rank: u32,
-    into: u32,
+pub(super) struct Merge {
+    pub(super) right: u32,
+    pub(super) rank: u32,
+    pub(super) into: u32,
+}
+
+/// Tokens of one character.
+pub(super) struct Chars {
+    /// In the order of the characters, each once.
+    all: Vec<(u32, u32)>,
+    /// Tokens of the first characters; `NONE` where there is none.
+    ascii: [u32; 128],
+}
+
+/// The tables of a [`Bpe`], to be kept and taken up again.
+pub(super) struct Tables<'a> {
+    /// Where the merges of each left token start, and after those where the last end.
+    pub(super) starts: &'a [u32],
+    pub(super) merges: &'a [Merge],
+    /// Characters and their tokens.
+    pub(super) chars: &'a [(u32, u32)],
+    pub(super) bytes: Option<&'a [u32; 256]>,
+    pub(super) words: Option<&'a [u32]>,
+    pub(super) fuse_unk: bool,
+}
+
+/// The same, owned, with the token for what the vocabulary can't spell.
+pub(super) struct OwnTables {
+    pub(super) starts: Vec<u32>,
+    pub(super) merges: Vec<Merge>,
+    pub(super) chars: Vec<(u32, u32)>,
+    pub(super) bytes: Option<Box<[u32; 256]>>,
+    pub(super) words: Option<Vec<u32>>,
+    pub(super) unk: Option<u32>,
+    pub(super) fuse_unk: bool,
 }
 
 /// One piece of the text while it is merged; a doubly linked list by index.
@@ -58,13 +89,14 @@ const NONE: u32 = u32::MAX;
 impl Bpe {
     /// `merges` are pairs of token ids and what they become, first first.
     pub(super) fn new(vocab: &Vocab, merges: &[(u32, u32, u32)], options: BpeOptions) -> Self {
-        let mut chars = HashMap::new();
+        let mut chars = Vec::new();
         for id in 0..vocab.len() {
             let mut text = vocab.get(id).chars();
             if let (Some(c), None) = (text.next(), text.next()) {
-                chars.insert(c, id);
+                chars.push((u32::from(c), id));
             }
         }
+        chars.sort_unstable();
         let bytes = options.byte_fallback.then(|| byte_tokens(vocab)).flatten();
         let words = options.ignore_merges.then(|| {
             let mut ids: Vec<u32> =
@@ -74,11 +106,42 @@ impl Bpe {
         });
         Bpe {
             merges: Merges::new(vocab.len(), merges),
-            chars,
+            chars: Chars::new(chars),
             bytes,
             unk: options.unk,
             fuse_unk: options.fuse_unk,
             words,
+        }
+    }
+
+    /// Takes up tables that were kept; `None` if one of them points at what a vocabulary of
+    /// `n_tokens` does not have.
+    pub(super) fn from_tables(tables: OwnTables, n_tokens: u32) -> Option<Self> {
+        let OwnTables { starts, merges, chars, bytes, words, unk, fuse_unk } = tables;
+        let known = |id: &u32| *id < n_tokens;
+        let sound = starts.len() == n_tokens as usize + 1
+            && starts.first() == Some(&0)
+            && starts.last().copied() == u32::try_from(merges.len()).ok()
+            && starts.is_sorted()
+            && merges.iter().all(|m| known(&m.right) && known(&m.into))
+            && chars.iter().all(|(_, id)| known(id))
+            && chars.is_sorted_by(|a, b| a.0 < b.0)
+            && bytes.iter().flat_map(|b| b.iter()).all(known)
+            && words.iter().flatten().all(known)
+            && unk.iter().all(known);
+        let merges = Merges { starts, all: merges };
+        sound.then(|| Bpe { merges, chars: Chars::new(chars), bytes, unk, fuse_unk, words })
+    }
+
+    /// The tables, to be kept.
+    pub(super) fn tables(&self) -> Tables<'_> {
+        Tables {
+            starts: &self.merges.starts,
+            merges: &self.merges.all,
+            chars: &self.chars.all,
+            bytes: self.bytes.as_deref(),
+            words: self.words.as_deref(),
+            fuse_unk: self.fuse_unk,
         }
     }
 
@@ -106,8 +169,8 @@ impl Bpe {
         let mut after_unk = false;
         for c in word.chars() {
             let mut unknown = false;
-            if let Some(id) = self.chars.get(&c) {
-                push(*id);
+            if let Some(id) = self.chars.get(c) {
+                push(id);
             } else if let Some(bytes) = &self.bytes {
                 c.encode_utf8(&mut [0; 4]).bytes().for_each(|b| push(bytes[usize::from(b)]));
             } else if let Some(unk) = self.unk {
@@ -152,6 +215,27 @@ impl Bpe {
             if previous != NONE {
                 heap.extend(found(symbols, previous, at).map(|m| key(m, previous)));
             }
+        }
+    }
+}
+
+impl Chars {
+    /// Takes characters in order, each once: no two tokens have one spelling.
+    fn new(all: Vec<(u32, u32)>) -> Self {
+        let mut ascii = [NONE; 128];
+        for (c, id) in &all {
+            if let Some(entry) = ascii.get_mut(*c as usize) {
+                *entry = *id;
+            }
+        }
+        Chars { all, ascii }
+    }
+
+    fn get(&self, c: char) -> Option<u32> {
+        let c = u32::from(c);
+        match self.ascii.get(c as usize) {
+            Some(id) => Some(*id).filter(|id| *id != NONE),
+            None => self.all.binary_search_by_key(&c, |e| e.0).ok().map(|i| self.all[i].1),
         }
     }
 }

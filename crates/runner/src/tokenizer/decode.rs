@@ -33,12 +33,10 @@ pub(super) enum DecoderKind {
 
 /// What each token stands for.
 pub(super) struct Pieces {
-    /// Token `i` has `text[ends[i − 1]..ends[i]]`: its bytes, or its spelling under `joined`.
-    text: Vec<u8>,
-    ends: Vec<u32>,
+    vocab: Arc<Vocab>,
     /// In order.
     specials: Vec<u32>,
-    joined: Option<Option<DecoderWrapper>>,
+    decoder: DecoderKind,
 }
 
 impl StreamDecoder {
@@ -58,12 +56,12 @@ impl StreamDecoder {
         if !self.keep_special && pieces.is_special(id) {
             return;
         }
-        match &pieces.joined {
-            None => {
-                self.bytes.extend_from_slice(pieces.get(id));
+        match &pieces.decoder {
+            DecoderKind::Pieces { from, to } => {
+                push_piece(pieces.vocab.get(id), from, to, &mut self.bytes);
                 self.take_whole(out);
             }
-            Some(decoder) => {
+            DecoderKind::Joined(decoder) => {
                 self.window.push(id);
                 self.step(&pieces, decoder.as_ref(), out);
             }
@@ -73,7 +71,7 @@ impl StreamDecoder {
     /// Appends what was held back: nothing more will come. The decoder can be used anew.
     pub fn flush(&mut self, out: &mut String) {
         let pieces = self.pieces.clone();
-        if let Some(decoder) = &pieces.joined {
+        if let DecoderKind::Joined(decoder) = &pieces.decoder {
             let before = pieces.decode(decoder.as_ref(), &self.window[..self.given]);
             let all = pieces.decode(decoder.as_ref(), &self.window);
             out.push_str(all.get(before.len()..).unwrap_or(""));
@@ -126,41 +124,17 @@ impl StreamDecoder {
 }
 
 impl Pieces {
-    pub(super) fn new(vocab: &Vocab, specials: &AddedTokens, decoder: DecoderKind) -> Self {
-        let mut text = Vec::new();
-        let mut ends = Vec::with_capacity(vocab.len() as usize);
-        for id in 0..vocab.len() {
-            match &decoder {
-                DecoderKind::Joined(_) => text.extend_from_slice(vocab.get(id).as_bytes()),
-                DecoderKind::Pieces { from, to } => push_piece(vocab.get(id), from, to, &mut text),
-            }
-            ends.push(text.len() as u32);
-        }
-        let joined = match decoder {
-            DecoderKind::Pieces { .. } => None,
-            DecoderKind::Joined(d) => Some(d),
-        };
-        Pieces { text, ends, specials: specials.tokens().iter().map(|t| t.id).collect(), joined }
+    pub(super) fn new(vocab: Arc<Vocab>, specials: &AddedTokens, decoder: DecoderKind) -> Self {
+        Pieces { vocab, specials: specials.tokens().iter().map(|t| t.id).collect(), decoder }
     }
 
     fn is_special(&self, id: u32) -> bool {
         self.specials.binary_search(&id).is_ok()
     }
 
-    /// Nothing for an id that does not exist.
-    fn get(&self, id: u32) -> &[u8] {
-        let id = id as usize;
-        let Some(end) = self.ends.get(id) else { return &[] };
-        let start = if id == 0 { 0 } else { self.ends[id - 1] };
-        &self.text[start as usize..*end as usize]
-    }
-
     fn decode(&self, decoder: Option<&DecoderWrapper>, ids: &[u32]) -> String {
-        let tokens: Vec<String> = ids
-            .iter()
-            .map(|id| String::from_utf8_lossy(self.get(*id)).into_owned())
-            .filter(|t| !t.is_empty())
-            .collect();
+        let tokens: Vec<String> =
+            ids.iter().map(|id| self.vocab.get(*id).to_owned()).filter(|t| !t.is_empty()).collect();
         match decoder {
             Some(d) => d.decode(tokens).unwrap_or_default(),
             None => tokens.join(" "),

@@ -1,18 +1,17 @@
 //! `tokenizer.json`, read once, checked, and taken apart.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use foldhash::{HashMap, HashMapExt as _};
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, de};
 use serde_json::Value;
-use tokenizers::{DecoderWrapper, NormalizerWrapper, PreTokenizerWrapper};
 
+use super::Parts;
 use super::added::Added;
 use super::bpe::{Bpe, BpeOptions};
-use super::decode::DecoderKind;
+use super::settings::Settings;
 use super::vocab::Vocab;
 use crate::error::{Error, Result};
 
@@ -27,18 +26,6 @@ const MAX_ID: u32 = 1 << 22;
 
 /// The most special tokens, and how far above the model's rows their ids may be.
 const MAX_SPECIALS: u32 = 65_536;
-
-/// A `tokenizer.json` taken apart.
-pub(super) struct Parts {
-    pub(super) vocab: Vocab,
-    pub(super) bpe: Bpe,
-    pub(super) normalizer: Option<NormalizerWrapper>,
-    pub(super) pre_tokenizer: Option<PreTokenizerWrapper>,
-    pub(super) decoder: DecoderKind,
-    pub(super) ordinary: Vec<Added>,
-    pub(super) specials: Vec<Added>,
-    pub(super) unk_id: Option<u32>,
-}
 
 /// Reads and checks the file. `serde_json` bounds the nesting.
 pub(super) fn read(bytes: &[u8], vocab_size: u32) -> Result<Parts> {
@@ -74,28 +61,9 @@ pub(super) fn read(bytes: &[u8], vocab_size: u32) -> Result<Parts> {
         ignore_merges: model.ignore_merges,
     };
     let bpe = Bpe::new(&vocab, &merges, options);
-    // The library that reads these parts was written for trusted files.
-    let parts = catch_unwind(AssertUnwindSafe(|| -> Result<_> {
-        Ok((
-            part("normalizer", &normalizer)?,
-            part("pre_tokenizer", &pre_tokenizer)?,
-            decoder_kind(&decoder)?,
-        ))
-    }));
-    let (normalizer, pre_tokenizer, decoder) =
-        parts.map_err(|_| invalid("a part of it can't be used"))??;
-    let (specials, ordinary): (Vec<_>, Vec<_>) = added_tokens.into_iter().partition(|t| t.special);
-    let take = |tokens: Vec<AddedEntry>| tokens.into_iter().map(AddedEntry::take).collect();
-    Ok(Parts {
-        vocab,
-        bpe,
-        normalizer,
-        pre_tokenizer,
-        decoder,
-        ordinary: take(ordinary),
-        specials: take(specials),
-        unk_id,
-    })
+    let settings = Settings { normalizer, pre_tokenizer, decoder };
+    let added = added_tokens.into_iter().map(AddedEntry::take).collect();
+    Ok(Parts { vocab, bpe, settings, added, unk_id })
 }
 
 #[derive(Deserialize)]
@@ -156,7 +124,8 @@ struct MergeEntries<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl AddedEntry {
     fn take(self) -> Added {
-        Added { id: self.id, content: self.content, lstrip: self.lstrip, rstrip: self.rstrip }
+        let AddedEntry { id, content, lstrip, rstrip, special, .. } = self;
+        Added { id, content, lstrip, rstrip, special }
     }
 }
 
@@ -265,33 +234,6 @@ fn merge_ids(
         found.push((a, b, into));
     }
     Ok(found)
-}
-
-fn part<'de, T: Deserialize<'de>>(name: &str, value: &'de Value) -> Result<Option<T>> {
-    match value {
-        Value::Null => Ok(None),
-        value => T::deserialize(value).map(Some).map_err(|e| invalid(format!("{name}: {e}"))),
-    }
-}
-
-/// Recognises `Sequence[Replace, ByteFallback, Fuse]`, which maps each token to its bytes
-/// independently; anything else is left to the library.
-fn decoder_kind(decoder: &Value) -> Result<DecoderKind> {
-    let is = |v: &Value, kind: &str| v.get("type").and_then(Value::as_str) == Some(kind);
-    let steps = decoder.get("decoders").and_then(Value::as_array);
-    if let Some([replace, bytes, fuse]) = steps.map(Vec::as_slice)
-        && is(decoder, "Sequence")
-        && is(replace, "Replace")
-        && is(bytes, "ByteFallback")
-        && is(fuse, "Fuse")
-        && let Some(from) = replace.pointer("/pattern/String").and_then(Value::as_str)
-        && let Some(to) = replace.get("content").and_then(Value::as_str)
-        && !from.is_empty()
-        && to.len() <= from.len()
-    {
-        return Ok(DecoderKind::Pieces { from: from.to_owned(), to: to.to_owned() });
-    }
-    Ok(DecoderKind::Joined(part::<DecoderWrapper>("decoder", decoder)?))
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for VocabEntries<'a> {

@@ -7,6 +7,15 @@
 
 mod added;
 mod bpe;
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions
+)]
+mod compiled;
 mod decode;
 #[deny(
     clippy::unwrap_used,
@@ -17,6 +26,8 @@ mod decode;
     clippy::as_conversions
 )]
 mod json;
+mod kept;
+mod settings;
 mod vocab;
 
 use std::sync::Arc;
@@ -27,16 +38,18 @@ use tokenizers::{
 };
 
 pub use decode::StreamDecoder;
+pub use kept::{CacheUse, load_tokenizer, load_tokenizer_cached};
 
 use crate::error::{Error, Result};
-use added::{AddedTokens, Segment};
+use added::{Added, AddedTokens, Segment};
 use bpe::Bpe;
 use decode::Pieces;
+use settings::{Settings, TextParts};
 use vocab::Vocab;
 
 /// A program's tokenizer.
 pub struct Tokenizer {
-    vocab: Vocab,
+    vocab: Arc<Vocab>,
     bpe: Bpe,
     normalizer: Option<NormalizerWrapper>,
     pre_tokenizer: Option<PreTokenizerWrapper>,
@@ -49,6 +62,19 @@ pub struct Tokenizer {
     vocab_size: u32,
 }
 
+/// How often text that spells a special token is taken apart again: more than any such token has
+/// others inside.
+const MAX_DEPTH: u32 = 64;
+
+/// What a tokenizer is made of, read from one file or another and checked.
+struct Parts {
+    vocab: Vocab,
+    bpe: Bpe,
+    settings: Settings,
+    added: Vec<Added>,
+    unk_id: Option<u32>,
+}
+
 impl Tokenizer {
     /// Reads a Hugging Face `tokenizer.json` for a model with `vocab_size` output rows.
     ///
@@ -56,18 +82,25 @@ impl Tokenizer {
     /// A special token may be above it (a placeholder that a text-only export does not have);
     /// it is an error only when a template uses it.
     pub fn from_json(bytes: &[u8], vocab_size: u32) -> Result<Self> {
-        let parts = json::read(bytes, vocab_size)?;
-        let specials = AddedTokens::new(parts.specials)?;
-        let pieces = Arc::new(Pieces::new(&parts.vocab, &specials, parts.decoder));
+        Self::of_parts(json::read(bytes, vocab_size)?, vocab_size)
+    }
+
+    fn of_parts(parts: Parts, vocab_size: u32) -> Result<Self> {
+        let Parts { vocab, bpe, settings, added, unk_id } = parts;
+        let TextParts { normalizer, pre_tokenizer, decoder } = settings.text_parts()?;
+        let (specials, ordinary) = added.into_iter().partition(|token| token.special);
+        let (specials, ordinary) = (AddedTokens::new(specials)?, AddedTokens::new(ordinary)?);
+        let vocab = Arc::new(vocab);
+        let pieces = Arc::new(Pieces::new(vocab.clone(), &specials, decoder));
         Ok(Tokenizer {
-            vocab: parts.vocab,
-            bpe: parts.bpe,
-            normalizer: parts.normalizer,
-            pre_tokenizer: parts.pre_tokenizer,
-            ordinary: AddedTokens::new(parts.ordinary)?,
+            vocab,
+            bpe,
+            normalizer,
+            pre_tokenizer,
+            ordinary,
             specials,
             pieces,
-            unk_id: parts.unk_id,
+            unk_id,
             vocab_size,
         })
     }
@@ -148,7 +181,7 @@ impl Tokenizer {
 
     fn encode_plain(&self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
         self.ordinary.split(text, |segment| match segment {
-            Segment::Text(text) => self.encode_words(text, ids),
+            Segment::Text(text) => self.encode_words(text, ids, 0),
             Segment::Token(token) => {
                 ids.push(token.id);
                 Ok(())
@@ -156,8 +189,9 @@ impl Tokenizer {
         })
     }
 
-    /// Normalises, splits into words, and merges each.
-    fn encode_words(&self, text: &str, ids: &mut Vec<u32>) -> Result<()> {
+    /// Normalises, splits into words, and merges each. `depth` counts how often the text was taken
+    /// apart before.
+    fn encode_words(&self, text: &str, ids: &mut Vec<u32>, depth: u32) -> Result<()> {
         let failed = |e| Error::Tokenizer(format!("it can't encode this text: {e}"));
         let mut normalized = NormalizedString::from(text);
         if let Some(normalizer) = &self.normalizer {
@@ -175,12 +209,12 @@ impl Tokenizer {
                 }
             }
         }
-        self.break_up_specials(from, ids)
+        self.break_up_specials(from, ids, depth)
     }
 
     /// Merges can spell a special token in some vocabularies; spelled by plain text it is plain
     /// text, so it is taken apart again.
-    fn break_up_specials(&self, from: usize, ids: &mut Vec<u32>) -> Result<()> {
+    fn break_up_specials(&self, from: usize, ids: &mut Vec<u32>, depth: u32) -> Result<()> {
         let spelled = |id: u32| self.is_special(id) && Some(id) != self.unk_id;
         if !ids[from..].iter().any(|id| spelled(*id)) {
             return Ok(());
@@ -192,13 +226,13 @@ impl Tokenizer {
             };
             let content = special.content.as_str();
             let first = content.chars().next().map_or(0, char::len_utf8);
-            if first == content.len() {
+            if first == content.len() || depth == MAX_DEPTH {
                 return Err(Error::Tokenizer(format!(
                     "special token {id} can't be told from the text `{content}`"
                 )));
             }
-            self.encode_words(&content[..first], ids)?;
-            self.encode_words(&content[first..], ids)?;
+            self.encode_words(&content[..first], ids, depth + 1)?;
+            self.encode_words(&content[first..], ids, depth + 1)?;
         }
         Ok(())
     }

@@ -18,6 +18,19 @@ impl Vocab {
         vocab
     }
 
+    /// Takes all spellings, one after another, and where each ends; `None` unless every end is a
+    /// place between characters, behind or at the one before, and the last is the end.
+    pub(super) fn from_parts(text: String, ends: Vec<u32>) -> Option<Self> {
+        let in_order = ends.is_sorted() && ends.last().copied().unwrap_or(0) as usize == text.len();
+        let whole = ends.iter().all(|end| text.is_char_boundary(*end as usize));
+        (in_order && whole).then_some(Vocab { text, ends })
+    }
+
+    /// All spellings, one after another, and where each ends.
+    pub(super) fn parts(&self) -> (&str, &[u32]) {
+        (&self.text, &self.ends)
+    }
+
     /// One past the highest id.
     pub(super) fn len(&self) -> u32 {
         self.ends.len() as u32

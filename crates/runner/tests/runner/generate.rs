@@ -171,7 +171,13 @@ fn prompts_run_in_chunks_and_only_the_last_row_reaches_the_head() {
     for (method_chunk, max_chunk, calls) in [(8, 8, vec![8, 8, 4]), (5, 8, vec![5, 5, 5, 5])] {
         let mock = Mock {
             method_chunk,
-            options: LoadOptions { max_context: 64, max_chunk, n_slots: 1, threads: None },
+            options: LoadOptions {
+                max_context: 64,
+                max_chunk,
+                n_slots: 1,
+                threads: None,
+                ..LoadOptions::default()
+            },
             ..Mock::default()
         };
         let mut runner = Runner::new(mock.engine()).unwrap();

@@ -68,7 +68,13 @@ impl Default for Mock {
             windows: vec![Some(4), None],
             max_context_len: 64,
             method_chunk: 8,
-            options: LoadOptions { max_context: 64, max_chunk: 8, n_slots: 1, threads: None },
+            options: LoadOptions {
+                max_context: 64,
+                max_chunk: 8,
+                n_slots: 1,
+                threads: None,
+                ..LoadOptions::default()
+            },
             eos_ids: vec![],
             suppress_ids: vec![],
             tokenizer: None,
@@ -162,7 +168,7 @@ impl Mock {
         let blobs = [(blob::TOKENIZER, self.tokenizer), (blob::CHAT_TEMPLATE, self.template)];
         let blobs = blobs
             .into_iter()
-            .filter_map(|(name, text)| text.map(|t| (name.to_string(), Arc::from(t.as_bytes()))))
+            .filter_map(|(name, text)| text.map(|t| (name.to_string(), t.as_bytes().into())))
             .collect();
         Program::new(description, blobs, Arc::new(MemoryStore::default())).unwrap()
     }

@@ -121,7 +121,13 @@ fn mock() -> impl Strategy<Value = Mock> {
         |(windows, method_chunk, max_chunk, n_slots, eos)| Mock {
             windows,
             method_chunk,
-            options: LoadOptions { max_context: 64, max_chunk, n_slots, threads: None },
+            options: LoadOptions {
+                max_context: 64,
+                max_chunk,
+                n_slots,
+                threads: None,
+                ..LoadOptions::default()
+            },
             eos_ids: eos.into_iter().collect(),
             ..Mock::default()
         },
@@ -174,7 +180,7 @@ proptest! {
         call in 0usize..20,
         fault in prop_oneof![Just(Fault::Error), Just(Fault::Nan)],
     ) {
-        let options = LoadOptions { max_context: 64, max_chunk: 8, n_slots: 3, threads: None };
+        let options = LoadOptions { max_context: 64, max_chunk: 8, n_slots: 3, threads: None, ..LoadOptions::default() };
         let mock = Mock { options, ..Mock::default() };
         mock.log.lock().unwrap().faults.insert(call, fault);
         let mut runner = Runner::new(mock.engine()).unwrap();
@@ -201,7 +207,13 @@ proptest! {
 
 #[test]
 fn answers_do_not_wait_for_long_prompts() {
-    let options = LoadOptions { max_context: 64, max_chunk: 8, n_slots: 2, threads: None };
+    let options = LoadOptions {
+        max_context: 64,
+        max_chunk: 8,
+        n_slots: 2,
+        threads: None,
+        ..LoadOptions::default()
+    };
     let mock = Mock { options, ..Mock::default() };
     let mut runner = Runner::new(mock.engine()).unwrap();
     let cancel = CancelToken::new();
@@ -232,7 +244,13 @@ fn answers_do_not_wait_for_long_prompts() {
 
 #[test]
 fn a_conversation_goes_back_to_the_slot_that_knows_it() {
-    let options = LoadOptions { max_context: 64, max_chunk: 8, n_slots: 3, threads: None };
+    let options = LoadOptions {
+        max_context: 64,
+        max_chunk: 8,
+        n_slots: 3,
+        threads: None,
+        ..LoadOptions::default()
+    };
     let mock = Mock { options, windows: vec![None], ..Mock::default() };
     let mut runner = Runner::new(mock.engine()).unwrap();
     let cancel = CancelToken::new();
