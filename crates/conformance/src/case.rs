@@ -3,11 +3,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use lapidary_backend::{Backend, Engine, Feed, LoadOptions, Outputs};
-use lapidary_program::Program;
+use lapidary_backend::{Backend, Engine, Feed, LoadOptions, Outputs, Precision};
+use lapidary_program::{Encoding, Program, WeightDecl};
 use lapidary_reference::ReferenceBackend;
 
 use crate::report::Outcome;
+use crate::tolerance::FAST_LINEAR;
 
 /// A program of few ops with a sequence of calls.
 pub(crate) struct Case {
@@ -41,24 +42,58 @@ impl Call {
 
 /// Options for calls of so many tokens.
 pub(crate) fn options(max_chunk: usize) -> LoadOptions {
-    LoadOptions { max_context: 64, max_chunk: max_chunk as u32, n_slots: 2, threads: Some(2) }
+    LoadOptions {
+        max_context: 64,
+        max_chunk: max_chunk as u32,
+        n_slots: 2,
+        threads: Some(2),
+        precision: Precision::Exact,
+        ..LoadOptions::default()
+    }
+}
+
+/// Runs a case on a backend with activations as they are, and again, if it is one of those whose
+/// activations may be rounded, as the backend likes.
+pub(crate) fn run(backend: &dyn Backend, kind: &str, case: &Case) -> Vec<Outcome> {
+    let mut outcomes = vec![run_as(backend, kind, case, "", &case.options, case.tolerance)];
+    let quantised = |w: &WeightDecl| matches!(w.encoding, Encoding::Quant(_));
+    if case.program.weights().values().any(quantised) {
+        let options = LoadOptions { precision: Precision::Fast, ..case.options.clone() };
+        // Ops that choose do so exactly.
+        let rounds = matches!(kind, "linear" | "experts");
+        let tolerance = if rounds { FAST_LINEAR } else { case.tolerance };
+        outcomes.push(run_as(backend, kind, case, ", fast", &options, tolerance));
+    }
+    outcomes
 }
 
 /// Runs a case on a backend, and on the reference beside it.
-pub(crate) fn run(backend: &dyn Backend, kind: &str, case: &Case) -> Outcome {
-    let name = format!("{kind}/{}", case.name);
+fn run_as(
+    backend: &dyn Backend,
+    kind: &str,
+    case: &Case,
+    how: &str,
+    options: &LoadOptions,
+    tolerance: f64,
+) -> Outcome {
+    let name = format!("{kind}/{}{how}", case.name);
     // A panic is one failed case, not the end of the suite.
-    let run = catch_unwind(AssertUnwindSafe(|| try_run(backend, case)));
+    let run = catch_unwind(AssertUnwindSafe(|| try_run(backend, case, options, tolerance)));
     let failure = run.unwrap_or_else(|_| Err("it panicked".into())).err();
     Outcome { name, failure }
 }
 
-fn try_run(backend: &dyn Backend, case: &Case) -> Result<(), String> {
+fn try_run(
+    backend: &dyn Backend,
+    case: &Case,
+    options: &LoadOptions,
+    tolerance: f64,
+) -> Result<(), String> {
     let reference = ReferenceBackend;
-    let mut engine = load(backend, &case.program, &case.options)?;
+    let mut engine = load(backend, &case.program, options)?;
     let mut oracle = match backend.name() == reference.name() {
         true => None,
-        false => Some(load(&reference, &case.program, &case.options)?),
+        false => Some(load(&reference, &case.program, options)?),
     };
     let mut outputs = Outputs::default();
     let mut truth = Outputs::default();
@@ -68,7 +103,7 @@ fn try_run(backend: &dyn Backend, case: &Case) -> Result<(), String> {
         engine.run(call.method, &feeds, &mut outputs).map_err(tell)?;
         for (name, expected) in &call.expected {
             let got = data(&outputs, name)?;
-            compare(got, expected, case.tolerance)
+            compare(got, expected, tolerance)
                 .map_err(|e| format!("call {i}, `{name}` against f64: {e}"))?;
         }
         if let Some(oracle) = &mut oracle {
@@ -76,7 +111,7 @@ fn try_run(backend: &dyn Backend, case: &Case) -> Result<(), String> {
             for (name, _) in &call.expected {
                 let expected: Vec<f64> =
                     data(&truth, name)?.iter().map(|x| f64::from(*x)).collect();
-                compare(data(&outputs, name)?, &expected, case.tolerance)
+                compare(data(&outputs, name)?, &expected, tolerance)
                     .map_err(|e| format!("call {i}, `{name}` against the reference: {e}"))?;
             }
         }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use lapidary_backend::{Backend, Engine, Error, Feed, LoadOptions, Outputs};
-use lapidary_program::{Op, Program, ValueType, input, method};
+use lapidary_backend::{Backend, Engine, Error, Feed, LoadOptions, Outputs, Precision};
+use lapidary_program::{Encoding, Op, Program, ValueType, WeightDecl, input, method};
 use lapidary_reference::ReferenceBackend;
 
 use crate::case::{Data, compare, data, load};
 use crate::report::{Outcome, Report};
-use crate::tolerance::MODEL;
+use crate::tolerance::{FAST_MODEL, MODEL};
 
 type Checked = Result<(), String>;
 type Property = fn(&Subject<'_>) -> Checked;
@@ -16,18 +16,33 @@ type Property = fn(&Subject<'_>) -> Checked;
 /// Runs every property.
 ///
 /// `tolerance` is how far two ways to compute the same may be apart; the reference is always allowed
-/// [`MODEL`].
+/// [`MODEL`], or [`FAST_MODEL`] where activations may be rounded.
 pub(crate) fn check(
     backend: &dyn Backend,
-    program: Arc<Program>,
+    program: &Arc<Program>,
     tokens: &[i32],
     tolerance: f64,
 ) -> Report {
-    let subject = match Subject::new(backend, program, tokens, tolerance) {
+    let quantised = |w: &WeightDecl| matches!(w.encoding, Encoding::Quant(_));
+    let mut outcomes = check_as(backend, program, tokens, tolerance, Precision::Exact);
+    if program.weights().values().any(quantised) {
+        outcomes.extend(check_as(backend, program, tokens, tolerance, Precision::Fast));
+    }
+    outcomes.into_iter().collect()
+}
+
+fn check_as(
+    backend: &dyn Backend,
+    program: &Arc<Program>,
+    tokens: &[i32],
+    tolerance: f64,
+    precision: Precision,
+) -> Vec<Outcome> {
+    let subject = match Subject::new(backend, program, tokens, (tolerance, precision)) {
         Ok(subject) => subject,
         Err(e) => {
-            let name = "properties/one-shot prefill".to_string();
-            return [Outcome { name, failure: Some(e) }].into_iter().collect();
+            let name = format!("properties, {precision:?}/one-shot prefill");
+            return vec![Outcome { name, failure: Some(e) }];
         }
     };
     let properties: [(&str, Property); 11] = [
@@ -44,7 +59,7 @@ pub(crate) fn check(
         ("a plan is made without loading", plan),
     ];
     let outcome = |(name, property): (&str, Property)| Outcome {
-        name: format!("properties/{name}"),
+        name: format!("properties, {precision:?}/{name}"),
         failure: property(&subject).err(),
     };
     properties.into_iter().map(outcome).collect()
@@ -58,17 +73,20 @@ struct Subject<'a> {
     one_shot: Vec<f64>,
     vocab: usize,
     tolerance: f64,
+    precision: Precision,
 }
 
 impl<'a> Subject<'a> {
     fn new(
         backend: &'a dyn Backend,
-        program: Arc<Program>,
+        program: &Arc<Program>,
         tokens: &'a [i32],
-        tolerance: f64,
+        (tolerance, precision): (f64, Precision),
     ) -> Result<Self, String> {
         let vocab = program.metadata().vocab_size as usize;
-        let mut subject = Subject { backend, program, tokens, one_shot: vec![], vocab, tolerance };
+        let (program, one_shot) = (program.clone(), vec![]);
+        let mut subject =
+            Subject { backend, program, tokens, one_shot, vocab, tolerance, precision };
         let mut engine = subject.load(subject.largest_chunk(), 1)?;
         subject.one_shot = wide(&subject.in_chunks(&mut *engine, subject.largest_chunk())?);
         if let Some(i) = subject.one_shot.iter().position(|x| !x.is_finite()) {
@@ -85,7 +103,14 @@ impl<'a> Subject<'a> {
 
     fn options(&self, max_chunk: usize, n_slots: u32) -> LoadOptions {
         let max_context = self.tokens.len() as u32;
-        LoadOptions { max_context, max_chunk: max_chunk as u32, n_slots, threads: Some(2) }
+        LoadOptions {
+            max_context,
+            max_chunk: max_chunk as u32,
+            n_slots,
+            threads: Some(2),
+            precision: self.precision,
+            ..LoadOptions::default()
+        }
     }
 
     fn load(&self, max_chunk: usize, n_slots: u32) -> Result<Box<dyn Engine>, String> {
@@ -186,7 +211,7 @@ fn agrees_with_reference(s: &Subject<'_>) -> Checked {
     let mut oracle = load(&ReferenceBackend, &s.program, &s.options(chunk, 1))?;
     let truth = s.in_chunks(&mut *oracle, chunk)?;
     let got: Vec<f32> = s.one_shot.iter().map(|x| *x as f32).collect();
-    compare(&got, &wide(&truth), MODEL)
+    compare(&got, &wide(&truth), if s.precision == Precision::Exact { MODEL } else { FAST_MODEL })
 }
 
 fn chunked_prefill(s: &Subject<'_>) -> Checked {

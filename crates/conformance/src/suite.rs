@@ -38,12 +38,12 @@ pub fn ops(backend: &dyn Backend) -> Report {
 /// One op alone.
 pub fn op(backend: &dyn Backend, kind: &str) -> Report {
     let cases = ops::cases(kind);
-    cases.iter().map(|case| crate::case::run(backend, kind, case)).collect()
+    cases.iter().flat_map(|case| crate::case::run(backend, kind, case)).collect()
 }
 
 /// Random graphs of cheap ops.
 pub fn graphs(backend: &dyn Backend) -> Report {
-    graphs::cases().iter().map(|case| crate::case::run(backend, "graphs", case)).collect()
+    graphs::cases().iter().flat_map(|case| crate::case::run(backend, "graphs", case)).collect()
 }
 
 /// What must hold for any program with a `forward` method, on a prompt of these tokens.
@@ -51,12 +51,12 @@ pub fn graphs(backend: &dyn Backend) -> Report {
 /// The prompt should be several times longer than the program's windows, and no longer than its
 /// context.
 pub fn properties(backend: &dyn Backend, program: Arc<Program>, tokens: &[i32]) -> Report {
-    properties::check(backend, program, tokens, tolerance::MODEL)
+    properties::check(backend, &program, tokens, tolerance::MODEL)
 }
 
 /// The same for a backend that promises equal bits however a prompt is cut, batched or threaded.
 pub fn exact_properties(backend: &dyn Backend, program: Arc<Program>, tokens: &[i32]) -> Report {
-    properties::check(backend, program, tokens, 0.0)
+    properties::check(backend, &program, tokens, 0.0)
 }
 
 /// Small random decoders with a prompt each, to be given to [`properties`].

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lapidary_backend::{Backend, Engine, Feed, LoadOptions, Outputs};
+use lapidary_backend::{Backend, Engine, Feed, LoadOptions, Outputs, Precision};
 use lapidary_conformance::suite;
 use lapidary_gemma::OpenOptions;
 use lapidary_program::{Program, input, method};
@@ -76,7 +76,14 @@ impl Expected {
 }
 
 fn load(backend: &dyn Backend, program: Program) -> Box<dyn Engine> {
-    let options = LoadOptions { max_context: 256, max_chunk: 256, n_slots: 1, threads: None };
+    let options = LoadOptions {
+        max_context: 256,
+        max_chunk: 256,
+        n_slots: 1,
+        threads: None,
+        precision: Precision::Exact,
+        ..LoadOptions::default()
+    };
     let device = backend.probe().unwrap().remove(0);
     backend.load(&Arc::new(program), &device, &options, &mut |_, _| {}).unwrap()
 }
@@ -228,6 +235,18 @@ fn gguf_files_agree_with_transformers() {
         for backend in BACKENDS {
             let expected = Expected::beside(&folder);
             check(*backend, &folder.join("model.gguf"), &expected, "");
+        }
+    }
+}
+
+/// Folders that MLX and torchao quantised; transformers ran the dequantised numbers.
+#[test]
+fn quantised_folders_agree_with_transformers() {
+    for name in ["mlx_gemma3_text", "mlx_gemma4", "torchao_gemma3_text"] {
+        let quantised = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/quantised");
+        let folder = quantised.join(name);
+        for backend in BACKENDS {
+            check(*backend, &folder, &Expected::beside(&folder), "");
         }
     }
 }

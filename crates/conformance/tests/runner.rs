@@ -26,7 +26,13 @@ fn program(family: &str) -> Arc<Program> {
 }
 
 fn runner(backend: &dyn Backend, program: &Arc<Program>, chunk: u32, n_slots: u32) -> Runner {
-    let options = LoadOptions { max_context: 160, max_chunk: chunk, n_slots, threads: None };
+    let options = LoadOptions {
+        max_context: 160,
+        max_chunk: chunk,
+        n_slots,
+        threads: None,
+        ..LoadOptions::default()
+    };
     let device = backend.probe().unwrap().remove(0);
     let engine = backend.load(program, &device, &options, &mut |_, _| {}).unwrap();
     Runner::new(engine).unwrap()

@@ -195,7 +195,13 @@ pub(crate) fn scenario(
     spec: AttentionSpec,
     calls: Vec<(bool, Vec<Token>)>,
 ) -> Scenario {
-    let options = LoadOptions { max_context: 64, max_chunk: 40, n_slots: 3, threads: Some(2) };
+    let options = LoadOptions {
+        max_context: 64,
+        max_chunk: 40,
+        n_slots: 3,
+        threads: Some(2),
+        ..LoadOptions::default()
+    };
     Scenario { name, spec, kept: spec.window, options, calls, sharpness: 1.0 }
 }
 

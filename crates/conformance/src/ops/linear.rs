@@ -2,7 +2,7 @@ use lapidary_program::{DType, Encoding, Op};
 
 use crate::case::{Call, Case, Data, options};
 use crate::lab::{Lab, encodings, rows};
-use crate::tolerance;
+use crate::tolerance::LINEAR;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -52,7 +52,7 @@ fn case(tokens: Vec<usize>, n: usize, k: usize, encoding: Encoding, bias: bool) 
         program: lab.one_op(op, &[("x", rows(k))]),
         options: options(*tokens.iter().max().expect("there are calls")),
         calls,
-        tolerance: tolerance::linear(encoding),
+        tolerance: LINEAR,
     }
 }
 
