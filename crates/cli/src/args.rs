@@ -36,6 +36,9 @@ pub enum Command {
     Eval(EvalCommand),
     /// Measure speed, of a model or of the shape of one
     Bench(BenchArgs),
+    /// List or remove what is kept to start faster
+    #[command(subcommand)]
+    Cache(CacheCommand),
     /// Show backends, devices and memory
     Doctor(DoctorArgs),
 }
@@ -62,6 +65,26 @@ pub struct DeviceArgs {
     /// Worker threads (default: what the machine allows)
     #[arg(long, env = "LAPIDARY_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// How activations meet quantised weights: `fast` rounds them to bytes where that pays, `exact`
+    /// does not [default: fast; exact for `verify` and `logits`]
+    #[arg(long, value_enum, env = "LAPIDARY_PRECISION")]
+    pub precision: Option<PrecisionArg>,
+}
+
+/// The names of [`lapidary_backend::Precision`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PrecisionArg {
+    Fast,
+    Exact,
+}
+
+impl From<PrecisionArg> for lapidary_backend::Precision {
+    fn from(precision: PrecisionArg) -> Self {
+        match precision {
+            PrecisionArg::Fast => Self::Fast,
+            PrecisionArg::Exact => Self::Exact,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -122,14 +145,28 @@ pub struct SamplingArgs {
 
 #[derive(Debug, Args)]
 pub struct ExportArgs {
-    #[command(flatten)]
-    pub model: ModelArgs,
+    /// A Hugging Face folder, a GGUF file or a .lap file
+    #[arg(conflicts_with = "synthetic", required_unless_present = "synthetic")]
+    pub model: Option<PathBuf>,
+    /// A released shape with random weights instead, to try a recipe at size: gemma-4-31b, …
+    #[arg(long, value_name = "SHAPE")]
+    pub synthetic: Option<String>,
+    /// Read files instead of mapping them (for files that may change while they are open)
+    #[arg(long)]
+    pub no_mmap: bool,
+    /// The model's drafter (…-assistant), a folder or a GGUF file, to add the `draft` method
+    #[arg(long, value_name = "PATH", conflicts_with = "synthetic")]
+    pub draft: Option<PathBuf>,
     /// The file to write
     #[arg(short, long, value_name = "FILE.lap")]
     pub out: PathBuf,
-    /// Quantise by a recipe: bf16, int8, int4, int4-sensitive, q4_0, or a .toml file
+    /// Quantise by a recipe: bf16, int8, int4, int4-sensitive, q4_0, or a .toml file; the names
+    /// int4-minmax and int4-sensitive-minmax find codes by range instead of half-quadratically
     #[arg(long, value_name = "RECIPE")]
     pub quant: Option<String>,
+    /// Quantise also what is quantised already, from its dequantised numbers
+    #[arg(long, requires = "quant")]
+    pub requantise: bool,
     /// Leave out the golden logits, whose computation is slow for large models
     #[arg(long)]
     pub no_golden: bool,
@@ -205,6 +242,8 @@ pub struct TokensArgs {
 pub enum EvalCommand {
     /// Perplexity of a text, in windows of which the second half counts
     Ppl(PplArgs),
+    /// How far predictions are from those of a reference: what a recipe costs
+    Kl(KlArgs),
 }
 
 #[derive(Debug, Args)]
@@ -213,19 +252,55 @@ pub struct PplArgs {
     pub model: ModelArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
+    #[command(flatten)]
+    pub text: EvalText,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What quality is measured on.
+#[derive(Debug, Args)]
+pub struct EvalText {
     /// The text
     #[arg(short, long)]
     pub file: PathBuf,
     /// Use the first N tokens of the text
     #[arg(long, value_name = "N")]
     pub tokens: Option<usize>,
-    /// Tokens of one window
+    /// Tokens of one window, of which the second half counts
     #[arg(long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u32).range(4..))]
     pub window: u32,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = KL_HELP)]
+pub struct KlArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// What to compare with: another model, or a built-in recipe applied to this one
+    #[arg(long, value_name = "MODEL|RECIPE")]
+    pub reference: String,
+    /// What to compare: the model under a recipe (repeatable; `all` for every built-in recipe)
+    #[arg(long, value_name = "RECIPE", value_delimiter = ',')]
+    pub quant: Vec<String>,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    #[command(flatten)]
+    pub text: EvalText,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
+
+const KL_HELP: &str = "\
+Recipes are applied to the model's numbers, dequantised first where it is quantised already.
+`--reference bf16` is the model with all its matrices in bf16. Without --quant the model is compared
+as it is. Recipes: bf16, int8, int4, int4-sensitive, q4_0, or a .toml file; int4-minmax and
+int4-sensitive-minmax are the same with codes found by range instead of half-quadratic optimisation.
+
+  lapidary eval kl model.gguf --reference bf16 --quant all -f wiki.txt --tokens 4096
+  lapidary eval kl model.lap --reference checkpoint-folder -f wiki.txt";
 
 #[derive(Debug, Args)]
 pub struct BenchArgs {
@@ -259,6 +334,37 @@ pub struct BenchArgs {
     /// Print JSON with llama-bench's names
     #[arg(long)]
     pub json: bool,
+}
+
+/// The cache holds packed weights and compiled tokenizers, which are made again when they are missing
+#[derive(Debug, Subcommand)]
+#[command(after_help = CACHE_HELP)]
+pub enum CacheCommand {
+    /// List its files
+    Ls(CacheLsArgs),
+    /// Remove files that were not used for long, and those that are damaged or left half written
+    Prune(CachePruneArgs),
+}
+
+const CACHE_HELP: &str = "\
+LAPIDARY_CACHE names the folder; `off` keeps nothing. Without it the folder is `lapidary` where the
+system keeps caches: $XDG_CACHE_HOME, ~/.cache, ~/Library/Caches or %LOCALAPPDATA%.";
+
+#[derive(Debug, Args)]
+pub struct CacheLsArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CachePruneArgs {
+    /// Remove what was not used for so many days
+    #[arg(long, value_name = "DAYS", default_value_t = 30)]
+    pub older_than: u64,
+    /// Remove everything
+    #[arg(long, conflicts_with = "older_than")]
+    pub all: bool,
 }
 
 #[derive(Debug, Args)]

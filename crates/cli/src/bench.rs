@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use lapidary_gemma::RELEASED;
+use lapidary_backend::Precision;
 use lapidary_program::{FileBytes, Program};
 use lapidary_quantise::synthetic;
 use lapidary_runner::{BenchTest, Runner, bench_once, peak_memory_bytes};
@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use crate::args::BenchArgs;
 use crate::exit::Usage;
-use crate::export::recipe_of;
 use crate::model::{self, Wanted};
+use crate::recipe;
 use crate::tell::tell;
 
 /// Measures a model, or the shape of one.
@@ -24,7 +24,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     // One position more: the token behind the last one that is generated has to fit, too.
     let context = u32::try_from(context.saturating_add(1)).unwrap_or(u32::MAX);
     let facts = Facts::of(&program);
-    let wanted = Wanted { context, chunk: args.chunk, say: false };
+    let wanted = Wanted { context, chunk: args.chunk, say: false, precision: Precision::Fast };
     let loaded = model::load(program, &args.device, &wanted)?;
     let mut runner = Runner::with_parts(loaded.engine, None, None)?;
     let load_s = loaded.took.as_secs_f64();
@@ -57,21 +57,10 @@ fn subject(args: &BenchArgs) -> Result<Program> {
             let model = crate::args::ModelArgs { model: path.clone(), no_mmap: false, draft: None };
             return model::open(&model);
         }
-        (None, Some(name)) => {
-            let found = RELEASED.iter().find(|r| {
-                let plain = |s: &str| s.to_lowercase().replace(['-', '_', ':'], "");
-                plain(r.name) == plain(name)
-            });
-            let released = found.ok_or_else(|| {
-                let known: Vec<&str> = RELEASED.iter().map(|r| r.name).collect();
-                Usage(format!("there is no shape `{name}`; there are {}", known.join(", ")))
-            })?;
-            let released = lapidary_gemma::Released { draft_config: None, ..*released };
-            released.skeleton()?
-        }
+        (None, Some(name)) => recipe::shape(name)?,
         _ => return Err(Usage("give a model, or --synthetic and a shape".into()).into()),
     };
-    let recipe = args.quant.as_deref().map(|name| recipe_of(name, &program)).transpose()?;
+    let recipe = args.quant.as_deref().map(|name| recipe::of(name, &program)).transpose()?;
     Ok(synthetic(&program, recipe.as_ref())?)
 }
 

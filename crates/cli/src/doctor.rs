@@ -3,11 +3,13 @@
 use std::io::Write;
 
 use anyhow::Result;
+use indicatif::HumanBytes;
 use serde_json::{Value, json};
 
 use crate::args::DoctorArgs;
+use crate::cache;
 
-/// Prints backends, devices and memory.
+/// Prints backends, devices, memory and the cache.
 pub fn run(args: &DoctorArgs) -> Result<()> {
     let registry = lapidary_backends::all();
     let mut backends: Vec<Value> = Vec::new();
@@ -33,6 +35,8 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
         .filter(|n| !registry.iter().any(|b| b.name() == *n))
         .map(|n| json!({"name": n, "usable": false, "reason": "not part of this build"}))
         .collect::<Vec<_>>();
+    let cache = cache::root();
+    let cache_bytes = cache.as_deref().map(cache::size_bytes);
     let threads = std::thread::available_parallelism().map(usize::from).ok();
     let report = json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -40,6 +44,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
         "arch": std::env::consts::ARCH,
         "threads": threads,
         "auto": auto,
+        "cache": {"root": cache, "size_bytes": cache_bytes},
         "backends": backends.into_iter().chain(absent).collect::<Vec<_>>(),
     });
     let mut out = std::io::stdout().lock();
@@ -64,12 +69,16 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
                 for d in b["devices"].as_array().into_iter().flatten() {
                     let free = d["available_bytes"]
                         .as_u64()
-                        .map_or(String::new(), |n| format!(", {} free", indicatif::HumanBytes(n)));
+                        .map_or(String::new(), |n| format!(", {} free", HumanBytes(n)));
                     writeln!(out, "  {name:<10} {}{free}", d["name"].as_str().unwrap_or_default())?;
                 }
             }
         }
     }
     writeln!(out, "auto picks {}", auto.unwrap_or("nothing"))?;
+    match cache.zip(cache_bytes) {
+        Some((root, n)) => writeln!(out, "cache {}, {}", root.display(), HumanBytes(n))?,
+        None => writeln!(out, "cache off")?,
+    }
     Ok(out.flush()?)
 }

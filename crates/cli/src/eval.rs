@@ -1,11 +1,12 @@
-//! `lapidary eval`.
+//! `lapidary eval ppl`.
 
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
-use lapidary_runner::{Runner, load_tokenizer, perplexity};
+use lapidary_backend::Precision;
+use lapidary_runner::{Runner, perplexity};
 use serde_json::json;
 
 use crate::args::PplArgs;
@@ -15,24 +16,29 @@ use crate::tokens::read_text;
 
 /// Prints the perplexity of a text.
 pub fn ppl(args: &PplArgs) -> Result<()> {
-    let text = read_text(&args.file)?;
+    let text = read_text(&args.text.file)?;
     let program = model::open(&args.model)?;
-    let tokenizer = load_tokenizer(&program)?.ok_or(lapidary_runner::Error::NoTokenizer)?;
-    let wanted = Wanted { context: args.window, chunk: None, say: args.device.backend == "auto" };
+    let tokenizer = model::tokenizer(&program, &args.model)?;
+    let wanted = Wanted {
+        context: args.text.window,
+        chunk: None,
+        say: args.device.backend == "auto",
+        precision: Precision::Fast,
+    };
     let loaded = model::load(program, &args.device, &wanted)?;
     let mut runner = Runner::with_parts(loaded.engine, Some(Arc::new(tokenizer)), None)?;
     let mut tokens = runner.text_prompt(&text)?;
-    tokens.truncate(args.tokens.unwrap_or(usize::MAX));
+    tokens.truncate(args.text.tokens.unwrap_or(usize::MAX));
     let start = Instant::now();
     let bar = progress::Windows::new();
-    let window = args.window as usize;
+    let window = args.text.window as usize;
     let result = perplexity(&mut runner, &tokens, window, &mut |done, all| bar.set(done, all))?;
     drop(bar);
     let took = start.elapsed().as_secs_f64();
     let mut out = std::io::stdout().lock();
     if args.json {
         let mut report = serde_json::to_value(result)?;
-        report["window"] = json!(args.window);
+        report["window"] = json!(args.text.window);
         report["seconds"] = json!(took);
         writeln!(out, "{report}")?;
     } else {
@@ -43,7 +49,7 @@ pub fn ppl(args: &PplArgs) -> Result<()> {
             result.ppl * result.nll_stderr,
             result.n_scored,
             result.n_windows,
-            args.window
+            args.text.window
         )?;
     }
     Ok(out.flush()?)

@@ -1,20 +1,19 @@
 //! `lapidary export`.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use lapidary_program::{Program, blob, lap};
-use lapidary_quantise::{Recipe, quantise};
+use lapidary_backend::Precision;
+use lapidary_program::{Encoding, Program, WeightDecl, blob, lap};
+use lapidary_quantise::{dequantise, quantise, synthetic};
 use lapidary_runner::golden;
 
-use crate::args::{DeviceArgs, ExportArgs};
+use crate::args::{DeviceArgs, ExportArgs, ModelArgs};
 use crate::exit::Usage;
 use crate::interrupt::cancel_on_interrupt;
 use crate::model::{self, Wanted};
-use crate::progress;
-use crate::target;
 use crate::tell::tell;
+use crate::{progress, recipe, target};
 
 /// Tokens of the longest golden sequence, with room.
 const GOLDEN_CONTEXT: u32 = 64;
@@ -26,12 +25,10 @@ pub fn run(args: &ExportArgs) -> Result<()> {
         let what = format!("{} is there already; --force replaces it", args.out.display());
         return Err(Usage(what).into());
     }
-    let mut program = model::open(&args.model)?;
-    if let Some(recipe) = &args.quant {
-        let recipe = recipe_of(recipe, &program)?;
-        program = quantise(&program, &recipe)?;
-    }
-    if args.no_golden {
+    let mut program = under_recipe(args, subject(args)?)?;
+    // A vocabulary that can't be read is refused before the long work, not after it.
+    program.blob(blob::TOKENIZER)?;
+    if args.no_golden || args.synthetic.is_some() {
         tell(format_args!("note: without golden logits, `lapidary verify` has nothing to check"));
     } else {
         tell(format_args!(
@@ -41,8 +38,9 @@ pub fn run(args: &ExportArgs) -> Result<()> {
             context: program.metadata().max_context_len.min(GOLDEN_CONTEXT),
             chunk: Some(GOLDEN_CONTEXT),
             say: false,
+            precision: Precision::Exact,
         };
-        let device = DeviceArgs { backend: "reference".into(), threads: None };
+        let device = DeviceArgs { backend: "reference".into(), threads: None, precision: None };
         let mut reference = model::load_reference(&Arc::new(program.clone()), &device, &wanted)?;
         let goldens = golden::compute(reference.engine.as_mut())?;
         program.set_blob(blob::GOLDEN, golden::to_blob(&goldens)?);
@@ -60,12 +58,28 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     Ok(())
 }
 
-/// A built-in recipe, or one from a TOML file.
-pub fn recipe_of(name: &str, program: &Program) -> Result<Recipe> {
-    let is_file = Path::new(name).extension().is_some_and(|e| e == "toml");
-    if !is_file {
-        return Ok(Recipe::built_in(name, program)?);
+/// A model from its files, or a released shape with random weights.
+fn subject(args: &ExportArgs) -> Result<Program> {
+    match (&args.model, &args.synthetic) {
+        (Some(path), _) => {
+            let (model, draft) = (path.clone(), args.draft.clone());
+            model::open(&ModelArgs { model, no_mmap: args.no_mmap, draft })
+        }
+        (None, Some(name)) => Ok(synthetic(&recipe::shape(name)?, None)?),
+        (None, None) => Err(Usage("give a model, or --synthetic and a shape".into()).into()),
     }
-    let text = std::fs::read_to_string(name).with_context(|| format!("can't read {name}"))?;
-    Recipe::from_toml(&text).with_context(|| name.to_string())
+}
+
+fn under_recipe(args: &ExportArgs, mut program: Program) -> Result<Program> {
+    let Some(name) = &args.quant else { return Ok(program) };
+    let is_quantised = |d: &WeightDecl| matches!(d.encoding, Encoding::Quant(_));
+    let n = program.weights().values().filter(|d| is_quantised(d)).count();
+    if args.requantise {
+        program = dequantise(&program)?;
+    } else if n > 0 {
+        tell(format_args!(
+            "note: {n} weights are quantised already and stay so (--requantise quantises them too)"
+        ));
+    }
+    Ok(quantise(&program, &recipe::of(name, &program)?)?)
 }

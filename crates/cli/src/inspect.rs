@@ -16,10 +16,10 @@ pub fn run(args: &InspectArgs) -> Result<()> {
     let program = model::open(&args.model)?;
     let mut out = std::io::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &as_json(&program))?;
+        serde_json::to_writer_pretty(&mut out, &as_json(&program)?)?;
         writeln!(out)?;
     } else {
-        write!(out, "{}", as_text(&program))?;
+        write!(out, "{}", as_text(&program)?)?;
     }
     Ok(out.flush()?)
 }
@@ -50,7 +50,7 @@ fn type_text(t: &ValueType) -> String {
     format!("{dtype} [{}]", dims.join(", "))
 }
 
-fn as_json(program: &Program) -> Value {
+fn as_json(program: &Program) -> Result<Value> {
     let methods: serde_json::Map<String, Value> = program
         .methods()
         .iter()
@@ -83,9 +83,11 @@ fn as_json(program: &Program) -> Value {
             json!({"encoding": label, "weights": weights, "params": params, "size_bytes": bytes})
         })
         .collect();
-    let blobs: serde_json::Map<String, Value> =
-        program.blobs().iter().map(|(n, b)| (n.clone(), json!(b.len()))).collect();
-    json!({
+    let mut blobs = serde_json::Map::new();
+    for (name, blob) in program.blobs() {
+        blobs.insert(name.clone(), json!(blob.bytes()?.len()));
+    }
+    Ok(json!({
         "metadata": program.metadata(),
         "n_params": program.n_params(),
         "weight_bytes": program.weight_bytes(),
@@ -93,10 +95,10 @@ fn as_json(program: &Program) -> Value {
         "states": program.states(),
         "quantisation": quantisation,
         "blobs": blobs,
-    })
+    }))
 }
 
-fn as_text(program: &Program) -> String {
+fn as_text(program: &Program) -> Result<String> {
     let mut s = String::new();
     let meta = program.metadata();
     let mut line = |text: String| {
@@ -158,11 +160,11 @@ fn as_text(program: &Program) -> String {
     }
     if !program.blobs().is_empty() {
         line(String::new());
-        for (name, bytes) in program.blobs() {
-            line(format!("{name}: {}", size(bytes.len() as u64)));
+        for (name, blob) in program.blobs() {
+            line(format!("{name}: {}", size(blob.bytes()?.len() as u64)));
         }
     }
-    s
+    Ok(s)
 }
 
 /// Caches of the same form, counted.

@@ -4,6 +4,7 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use lapidary_backend::Precision;
 use lapidary_runner::{Rows, Runner};
 use serde_json::json;
 
@@ -21,8 +22,12 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
     let program = model::open(&args.model)?;
     let vocab_size = program.metadata().vocab_size as usize;
     let needed = u32::try_from(tokens.len().saturating_add(args.greedy)).unwrap_or(u32::MAX);
-    let wanted =
-        Wanted { context: needed.max(1), chunk: args.chunk, say: args.device.backend == "auto" };
+    let wanted = Wanted {
+        context: needed.max(1),
+        chunk: args.chunk,
+        say: args.device.backend == "auto",
+        precision: Precision::Exact,
+    };
     let loaded = model::load(program, &args.device, &wanted)?;
     // Raw ids need no tokenizer, and a broken one must not stand in the way.
     let mut runner = Runner::with_parts(loaded.engine, None, None)?;

@@ -2,15 +2,18 @@
 
 mod args;
 mod bench;
+mod cache;
 mod doctor;
 mod eval;
 mod exit;
 mod export;
 mod inspect;
 mod interrupt;
+mod kl;
 mod logits;
 mod model;
 mod progress;
+mod recipe;
 mod run;
 mod target;
 mod tell;
@@ -32,7 +35,9 @@ fn main() -> ExitCode {
         Command::Logits(args) => logits::run(&args),
         Command::Tokens(args) => tokens::run(&args),
         Command::Eval(EvalCommand::Ppl(args)) => eval::ppl(&args),
+        Command::Eval(EvalCommand::Kl(args)) => kl::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Cache(command) => cache::run(&command),
         Command::Doctor(args) => doctor::run(&args),
     };
     exit::report(done)

@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result};
-use lapidary_backend::{Backend, Device, Engine, LoadOptions, fit};
+use lapidary_backend::{Backend, Device, Engine, LoadOptions, Precision, fit};
 use lapidary_gemma::OpenOptions;
 use lapidary_program::{Program, method};
+use lapidary_runner::{CacheUse, Tokenizer, load_tokenizer_cached};
 
 use crate::args::{DeviceArgs, ModelArgs};
+use crate::cache;
 use crate::exit::Usage;
 use crate::progress;
-use crate::tell::tell;
+use crate::tell::{debug, tell};
 
 /// What a context is without `--ctx`, where the model has more.
 pub const DEFAULT_CONTEXT: u32 = 8192;
@@ -30,17 +32,39 @@ pub struct Wanted {
     pub chunk: Option<u32>,
     /// Whether to say on standard error which backend was picked.
     pub say: bool,
+    /// How activations meet quantised weights, unless the user says.
+    pub precision: Precision,
 }
 
 /// Opens a model of any kind.
 pub fn open(args: &ModelArgs) -> Result<Program> {
     let options = OpenOptions { mmap: !args.no_mmap, draft: args.draft.clone() };
-    lapidary_gemma::open(&args.model, &options).map_err(|e| {
-        let path = args.model.display().to_string();
-        let named = e.to_string().contains(&path);
-        let e = Error::new(e);
-        if named { e } else { e.context(format!("can't open {path}")) }
-    })
+    lapidary_gemma::open(&args.model, &options).map_err(|e| naming(args, e))
+}
+
+/// The program's tokenizer, out of the cache if it is there.
+pub fn tokenizer(program: &Program, args: &ModelArgs) -> Result<Tokenizer> {
+    let root = cache::root();
+    match load_tokenizer_cached(program, root.as_deref()) {
+        // What a checkpoint's own vocabulary says is read only now.
+        Err(e @ lapidary_runner::Error::Engine(_)) => Err(naming(args, e)),
+        Err(e) => Err(e.into()),
+        Ok(None) => Err(lapidary_runner::Error::NoTokenizer.into()),
+        Ok(Some((tokenizer, cache))) => {
+            if let CacheUse::NotWritten(e) = cache {
+                debug(format_args!("the tokenizer is not kept: {e}"));
+            }
+            Ok(tokenizer)
+        }
+    }
+}
+
+/// An error that says which model it is about.
+fn naming(args: &ModelArgs, e: impl std::error::Error + Send + Sync + 'static) -> Error {
+    let path = args.model.display().to_string();
+    let named = e.to_string().contains(&path);
+    let e = Error::new(e);
+    if named { e } else { e.context(format!("can't open {path}")) }
 }
 
 /// Loads a program where the flags say.
@@ -97,6 +121,8 @@ fn load_on(
         max_chunk: preferred.min(allowed).min(wanted.context),
         n_slots: 1,
         threads: args.threads.map(usize::from),
+        precision: args.precision.map_or(wanted.precision, Precision::from),
+        pack_cache: cache::root().map(|root| root.join("packs")),
     };
     for name in program.methods().keys() {
         let missing = backend.missing_ops(&program, name);

@@ -4,10 +4,11 @@ use std::io::{IsTerminal, Read, Write};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use lapidary_backend::Precision;
 use lapidary_program::{Metadata, Program};
 use lapidary_runner::{
     ChatInput, ChatTemplate, Error, Event, FinishReason, Message, Request, Runner, SamplingParams,
-    Stats, Tokenizer, load_template, load_tokenizer,
+    Stats, Tokenizer, load_template,
 };
 use serde_json::{Map, Value};
 
@@ -30,7 +31,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     if args.ctx.is_none() && own > DEFAULT_CONTEXT && !args.quiet {
         tell(format_args!("note: context {context} of the model's {own}; --ctx takes more"));
     }
-    let wanted = Wanted { context, chunk: None, say: !args.quiet };
+    let wanted = Wanted { context, chunk: None, say: !args.quiet, precision: Precision::Fast };
     let loaded = model::load(program, &args.device, &wanted)?;
     let mut runner = Runner::with_parts(loaded.engine, Some(tokenizer), template)?;
     runner.set_load_seconds(loaded.took.as_secs_f64());
@@ -87,7 +88,7 @@ fn text_parts(
     args: &RunArgs,
     program: &Program,
 ) -> Result<(Arc<Tokenizer>, Option<Arc<ChatTemplate>>)> {
-    let tokenizer = Arc::new(load_tokenizer(program)?.ok_or(Error::NoTokenizer)?);
+    let tokenizer = Arc::new(model::tokenizer(program, &args.model)?);
     if args.raw {
         return Ok((tokenizer, None));
     }

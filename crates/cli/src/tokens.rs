@@ -3,7 +3,6 @@
 use std::io::{Read, Write};
 
 use anyhow::{Context, Result};
-use lapidary_runner::load_tokenizer;
 
 use crate::args::TokensArgs;
 use crate::exit::Usage;
@@ -21,7 +20,7 @@ pub fn run(args: &TokensArgs) -> Result<()> {
         }
     };
     let program = model::open(&args.model)?;
-    let tokenizer = load_tokenizer(&program)?.ok_or(lapidary_runner::Error::NoTokenizer)?;
+    let tokenizer = model::tokenizer(&program, &args.model)?;
     let metadata = program.metadata();
     let mut ids: Vec<u32> = metadata.bos_id.filter(|_| metadata.add_bos).into_iter().collect();
     ids.extend(tokenizer.encode_text(&text)?);

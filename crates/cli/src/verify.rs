@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
+use lapidary_backend::Precision;
 use lapidary_program::lap::{self, Kind};
 use lapidary_runner::golden;
 
@@ -43,7 +44,7 @@ fn check(args: &VerifyArgs, show: &mut dyn FnMut(fmt::Arguments<'_>)) -> Result<
         return Err(Usage(what.into()).into());
     };
     let context = program.metadata().max_context_len.min(longest as u32);
-    let wanted = Wanted { context, chunk: Some(context), say: true };
+    let wanted = Wanted { context, chunk: Some(context), say: true, precision: Precision::Exact };
     let program = Arc::new(program);
     let mut loaded = model::load((*program).clone(), &args.device, &wanted)?;
     let verdict = golden::verify(loaded.engine.as_mut(), &goldens, args.tolerance)?;

@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use crate::support::{
-    FAMILIES, copy_of, edit_tensor, export, gguf, i64s, joined, lapidary, logits, names, place,
-    run, sparse, temp, tiny, with_goldens_of,
+    FAMILIES, Ran, copy_of, edit_tensor, export, gguf, i64s, joined, lapidary, logits, names,
+    place, run, sparse, temp, tiny, with_goldens_of,
 };
 
 /// Token ids that every tiny vocabulary has.
@@ -203,6 +204,48 @@ fn f16_an_export_that_is_killed_leaves_nothing_under_the_final_name() {
     child.kill().expect("killed");
     child.wait().expect("it ends");
     assert!(!out.exists());
+}
+
+#[cfg(unix)]
+#[test]
+fn f16_an_export_that_is_interrupted_leaves_no_file() {
+    let dir = temp();
+    let out = dir.path().join("model.lap");
+    let mut command = lapidary("export");
+    command.args(["--synthetic", "gemma-3-1b", "--quant", "int4"]).arg("-o").arg(&out);
+    let mut child = command.spawn().expect("it starts");
+    let started = Instant::now();
+    let written = |n: &String| fs::metadata(dir.path().join(n)).map_or(0, |m| m.len());
+    while names(dir.path()).iter().all(|n| written(n) < 1 << 20) {
+        assert!(child.try_wait().expect("it runs").is_none(), "it ended before it was stopped");
+        assert!(started.elapsed() < Duration::from_secs(60), "nothing is written");
+        std::thread::yield_now();
+    }
+    let asked = Instant::now();
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill runs").success());
+    let ran = Ran::of(child.wait_with_output().expect("it ends"));
+    assert!(asked.elapsed() < Duration::from_secs(20), "{:?}", asked.elapsed());
+    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    assert!(names(dir.path()).is_empty(), "{:?}", names(dir.path()));
+}
+
+#[test]
+fn what_is_quantised_stays_so_unless_asked() {
+    let dir = temp();
+    let export = |more: &[&str], name: &str| {
+        let out = dir.path().join(name);
+        let mut command = lapidary("export");
+        command.arg(gguf()).args(["--no-golden", "--quant", "int8"]).args(more).arg("-o");
+        let ran = run(command.arg(&out)).done();
+        let seen = run(lapidary("inspect").arg(&out)).done().text().to_string();
+        (ran.stderr, seen)
+    };
+    let (said, kept) = export(&[], "kept.lap");
+    assert!(said.contains("--requantise") && kept.contains("q4 g32"), "{said}{kept}");
+    let (said, made) = export(&["--requantise"], "made.lap");
+    assert!(!said.contains("--requantise") && !made.contains("q4 g32"), "{said}{made}");
+    assert!(made.contains("q8 "), "{made}");
 }
 
 #[test]

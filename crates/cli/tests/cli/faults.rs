@@ -238,3 +238,27 @@ fn a_model_of_another_family_is_refused_by_name() {
     edit_json(&model.join("config.json"), |c| c["model_type"] = json!("llama"));
     inspect(&model).refused(3, &["llama"]);
 }
+
+#[test]
+fn f12_a_gguf_with_a_broken_vocabulary_is_refused_by_all_who_need_it() {
+    let dir = temp();
+    let path = dir.path().join("model.gguf");
+    let mut bytes = fs::read(gguf()).expect("it is there");
+    let token = b"\x05\0\0\0\0\0\0\0<pad>";
+    let at = bytes.windows(token.len()).position(|w| w == token).expect("it is a token");
+    bytes[at + 8] = 0xFF;
+    fs::write(&path, bytes).expect("written");
+    for (word, more) in [
+        ("run", &["x", "--raw"][..]),
+        ("tokens", &["x"]),
+        ("inspect", &[]),
+        ("export", &["-o", "out"]),
+    ] {
+        let mut command = lapidary(word);
+        run(command.current_dir(dir.path()).arg("model.gguf").args(more))
+            .refused(3, &["damaged GGUF", "token 0 is not UTF-8"]);
+        assert_eq!(names(dir.path()), ["model.gguf"], "{word}");
+    }
+    let mut command = lapidary("tokens");
+    run(command.arg(&path).arg("x")).refused(3, &["can't open", "model.gguf"]);
+}

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use crate::support::{lapidary, run};
 
 const SUBCOMMANDS: &[&str] =
-    &["run", "export", "inspect", "verify", "logits", "tokens", "eval", "doctor"];
+    &["run", "export", "inspect", "verify", "logits", "tokens", "eval", "cache", "doctor"];
 
 #[test]
 fn help_lists_every_subcommand_and_the_exit_codes() {
@@ -26,8 +26,10 @@ fn every_subcommand_explains_itself() {
         let help = run(lapidary(word).arg("--help")).done();
         assert!(help.text().contains(&format!("Usage: lapidary {word}")), "{}", help.text());
     }
-    let help = run(lapidary("eval").args(["ppl", "--help"])).done();
-    assert!(help.text().contains("Usage: lapidary eval ppl"));
+    for what in ["ppl", "kl"] {
+        let help = run(lapidary("eval").args([what, "--help"])).done();
+        assert!(help.text().contains(&format!("Usage: lapidary eval {what}")));
+    }
 }
 
 #[test]

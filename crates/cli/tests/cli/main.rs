@@ -4,9 +4,11 @@
 //! devices, requests.
 
 mod bench;
+mod cache;
 mod export;
 mod faults;
 mod help;
+mod kl;
 mod logits;
 mod memory;
 mod run;

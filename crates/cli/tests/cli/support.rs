@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
 
 use lapidary_program::{blob, lap};
 use safetensors::{Dtype, SafeTensors};
@@ -40,11 +41,22 @@ pub fn lapidary(subcommand: &str) -> Command {
 
 /// A command free of the settings of whoever runs the tests, its output caught.
 pub fn undisturbed(mut command: Command) -> Command {
-    for name in ["LAPIDARY_BACKEND", "LAPIDARY_THREADS", "LAPIDARY_CTX"] {
+    for name in ["LAPIDARY_BACKEND", "LAPIDARY_THREADS", "LAPIDARY_CTX", "LAPIDARY_DEBUG"] {
         command.env_remove(name);
     }
+    command.env("LAPIDARY_CACHE", cache());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+/// The cache of these tests, emptied once for all of them.
+fn cache() -> &'static Path {
+    static CACHE: OnceLock<PathBuf> = OnceLock::new();
+    CACHE.get_or_init(|| {
+        let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cli-cache");
+        let _ = fs::remove_dir_all(&root);
+        root
+    })
 }
 
 /// Runs a command to its end. Nothing that it does may look like a panic.
@@ -141,7 +153,7 @@ pub fn with_tokenizer(to: &Path) -> PathBuf {
 /// Gives a folder the tokenizer of the tiny GGUF file.
 pub fn give_tokenizer(folder: &Path) {
     let twin = lapidary_gemma::open(&gguf(), &Default::default()).expect("it opens");
-    let tokenizer = twin.blob(blob::TOKENIZER).expect("it has a tokenizer");
+    let tokenizer = twin.blob(blob::TOKENIZER).expect("it is made").expect("it has a tokenizer");
     fs::write(folder.join("tokenizer.json"), tokenizer).expect("written");
 }
 
@@ -170,7 +182,7 @@ pub fn export(model: &Path, out: &Path) -> PathBuf {
 pub fn with_goldens_of(weights: &Path, goldens: &Path, out: &Path) {
     let mut program = lapidary_gemma::open(weights, &Default::default()).expect("it opens");
     let other = lap::open(goldens, true).expect("it opens");
-    program.set_blob(blob::GOLDEN, other.blob(blob::GOLDEN).expect("it has goldens"));
+    program.set_blob(blob::GOLDEN, other.blobs()[blob::GOLDEN].clone());
     lap::write(&program, out, &mut |_, _| true).expect("written");
 }
 
