@@ -1,5 +1,6 @@
 //! `cargo xtask …`: what the project does to itself.
 
+mod aarch64;
 mod deny;
 mod real_model;
 mod rooms;
@@ -14,7 +15,8 @@ use anyhow::{Context, Result, bail};
 const HELP: &str = "\
 cargo xtask COMMAND
 
-  test        everything that CI checks: format, lints, rules, licences, tests, real model
+  test        everything that CI checks: format, lints, rules, licences, tests, aarch64, real model
+  aarch64     the CPU backend's NEON kernels, under an emulator where need be
   tidy        the project's own rules: which room knows which, sizes, unsafe, names
   size        lines of each crate
   first-run   fetch the real Gemma 3 270M and ask it something (the README's first command)
@@ -25,6 +27,7 @@ fn main() -> ExitCode {
     let command = std::env::args().nth(1);
     let done = match command.as_deref() {
         Some("test") => test(),
+        Some("aarch64") => aarch64::test(&root()),
         Some("tidy") => tidy::check(&root()).and_then(|()| rooms::check(&root())),
         Some("size") => tidy::sizes(&root()),
         Some("first-run") => real_model::first_run(&root()),
@@ -63,6 +66,7 @@ fn test() -> Result<()> {
         }
         run(&mut tests)
     })?;
+    step("aarch64", || aarch64::test(&root))?;
     if weights.is_ok() {
         step("real model", || real_model::compare(&root, real_model::Extent::Short))?;
     }

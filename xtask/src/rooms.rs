@@ -18,7 +18,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("lapidary-reference", &["lapidary-program", "lapidary-backend"]),
     ("lapidary-backend-cpu", &["lapidary-program", "lapidary-backend"]),
     ("lapidary-backends", &["lapidary-backend", "lapidary-backend-cpu", "lapidary-reference"]),
-    ("lapidary-gemma", &["lapidary-program"]),
+    ("lapidary-gemma", &["lapidary-program", "lapidary-quantise"]),
     ("lapidary-quantise", &["lapidary-program"]),
     ("lapidary-runner", &["lapidary-program", "lapidary-backend"]),
     ("lapidary-conformance", &["lapidary-program", "lapidary-backend", "lapidary-reference"]),
