@@ -103,7 +103,7 @@ impl ValueType {
             .skip(1)
             .map(|d| match d {
                 Dim::Fixed(n) => *n as usize,
-                Dim::Sym(_) => 1,
+                Dim::Sym(_) | Dim::Part { .. } => 1,
             })
             .product()
     }

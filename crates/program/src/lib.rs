@@ -26,6 +26,15 @@ pub mod lap;
     clippy::arithmetic_side_effects,
     clippy::as_conversions
 )]
+mod media_rules;
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions
+)]
 mod rules;
 #[deny(
     clippy::unwrap_used,
@@ -44,6 +53,7 @@ mod encoding;
 mod error;
 mod file;
 mod graph;
+mod media;
 mod metadata;
 mod op;
 mod program;
@@ -56,8 +66,12 @@ pub use encoding::{Encoding, QuantLayout, ScaleFormat};
 pub use error::{Error, Result};
 pub use file::FileBytes;
 pub use graph::{Graph, GraphBuilder, Input, Node, Output, ValueId, ValueType};
+pub use media::{
+    AudioFrames, AudioSpec, ImageSize, ImageSpec, LogMel, Media, PanAndScan, PatchLayout, Resample,
+    SoftTokens, VideoSpec,
+};
 pub use metadata::{Metadata, Modality, SamplingDefaults};
-pub use op::{AttentionSpec, Op, RopeSpec, input};
+pub use op::{Activation, AttentionSpec, AxialRopeSpec, LocalAttentionSpec, Op, RopeSpec, input};
 pub use program::{Description, Method, Program, StateDecl, blob, method};
 pub use shape::{Dim, Shape, Sym};
 pub use weights::{MemoryStore, Part, Weight, WeightDecl, WeightStore};

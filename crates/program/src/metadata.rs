@@ -1,5 +1,7 @@
 use serde::{Deserialize, Serialize};
 
+use crate::media::Media;
+
 /// What a model can take besides text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -51,9 +53,20 @@ pub struct Metadata {
     pub add_bos: bool,
     /// What the makers recommend.
     pub sampling: SamplingDefaults,
-    /// What the model takes besides text.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub modalities: Vec<Modality>,
+    /// What the model takes besides text, and how it is made ready.
+    #[serde(default, skip_serializing_if = "Media::is_empty")]
+    pub media: Media,
+}
+
+impl Modality {
+    /// For people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Modality::Image => "image",
+            Modality::Audio => "audio",
+            Modality::Video => "video",
+        }
+    }
 }
 
 impl Default for SamplingDefaults {

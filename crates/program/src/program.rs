@@ -17,6 +17,10 @@ pub mod method {
     pub const FORWARD: &str = "forward";
     /// One step of the drafter over the target's caches.
     pub const DRAFT: &str = "draft";
+    /// Patches of one picture in, soft rows out.
+    pub const VISION: &str = "vision";
+    /// Frames of one sound in, soft rows out.
+    pub const AUDIO: &str = "audio";
 }
 
 /// Names of blobs.
@@ -51,7 +55,8 @@ pub struct StateDecl {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Method {
-    /// The most tokens of one slot in one call.
+    /// The most tokens of one slot in one call; for `vision` and `audio`, the most patches or
+    /// frames.
     pub max_chunk: u32,
     /// The ops.
     pub graph: Graph,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::dtype::DType;
 use crate::encoding::Encoding;
 use crate::graph::ValueType;
-use crate::op::{AttentionSpec, Op, RopeSpec};
+use crate::op::{AttentionSpec, AxialRopeSpec, Op, RopeSpec};
 use crate::program::StateDecl;
 use crate::shape::Dim;
 use crate::weights::WeightDecl;
@@ -23,8 +23,11 @@ pub(crate) fn infer(op: &Op, inputs: &[&ValueType], cx: &Context<'_>) -> Rule<Ve
     let args = Args { inputs };
     let one = |t: ValueType| Ok(vec![t]);
     match op {
-        Op::Embed { weight, scale, soft_id } => {
+        Op::Embed { weight, scale, start, stride, soft_id } => {
             finite(*scale, "scale")?;
+            if *stride == 0 {
+                return Err("stride 0 has one row for every id".into());
+            }
             args.count(if soft_id.is_some() { 2 } else { 1 })?;
             let len = args.indices(0)?;
             if soft_id.is_some() {
@@ -35,6 +38,9 @@ pub(crate) fn infer(op: &Op, inputs: &[&ValueType], cx: &Context<'_>) -> Rule<Ve
                 && u64::from(*id) >= rows
             {
                 return Err(format!("soft_id {id} is outside the table's {rows} rows"));
+            }
+            if u64::from(*start) >= rows {
+                return Err(format!("start {start} is outside the table's {rows} rows"));
             }
             one(ValueType::F32(vec![len, Dim::Fixed(cols)]))
         }
@@ -59,14 +65,35 @@ pub(crate) fn infer(op: &Op, inputs: &[&ValueType], cx: &Context<'_>) -> Rule<Ve
         Op::RmsNorm { weight, eps, offset, width } => {
             args.count(1)?;
             finite(*offset, "offset")?;
-            if !(eps.is_finite() && *eps >= 0.0) {
-                return Err(format!("eps {eps} is not a small positive number"));
-            }
+            small(*eps, "eps")?;
             let (_, channels) = args.rows(0)?;
             divides("width", u64::from(*width), channels)?;
             if let Some(weight) = weight {
                 same("weight length", cx.vector(weight)?, u64::from(*width))?;
             }
+            one(args.same_as(0)?)
+        }
+        Op::LayerNorm { weight, bias, eps, width } => {
+            args.count(1)?;
+            small(*eps, "eps")?;
+            let (_, channels) = args.rows(0)?;
+            divides("width", u64::from(*width), channels)?;
+            same("weight length", cx.vector(weight)?, u64::from(*width))?;
+            if let Some(bias) = bias {
+                same("bias length", cx.vector(bias)?, u64::from(*width))?;
+            }
+            one(args.same_as(0)?)
+        }
+        Op::AxialRope(AxialRopeSpec { head_dim, theta }) => {
+            args.count(3)?;
+            let (len, channels) = args.rows(0)?;
+            args.same_indices(1, len)?;
+            args.same_indices(2, len)?;
+            divides("head_dim", u64::from(*head_dim), channels)?;
+            if !head_dim.is_multiple_of(4) {
+                return Err(format!("head_dim {head_dim} has no two halves of pairs"));
+            }
+            positive(*theta, "theta")?;
             one(args.same_as(0)?)
         }
         Op::Rope(spec) => {
@@ -100,7 +127,75 @@ pub(crate) fn infer(op: &Op, inputs: &[&ValueType], cx: &Context<'_>) -> Rule<Ve
             attention(spec, channels, state)?;
             one(args.same_as(0)?)
         }
-        Op::GeluGate | Op::Add => {
+        Op::SelfAttention { n_heads, head_dim, scale } => {
+            finite(*scale, "scale")?;
+            args.heads_of_qkv(*n_heads, *head_dim)?;
+            one(args.same_as(0)?)
+        }
+        Op::LocalAttention(spec) => {
+            let channels = args.heads_of_qkv(spec.n_heads, spec.head_dim)?;
+            finite(spec.q_scale, "q_scale")?;
+            finite(spec.k_scale, "k_scale")?;
+            positive(f64::from(spec.cap), "cap")?;
+            if spec.window == 0 {
+                return Err("window 0 sees nothing".into());
+            }
+            let scale = cx.vector(&spec.per_dim_scale)?;
+            same("per_dim_scale length", scale, u64::from(spec.head_dim))?;
+            let [rows, cols] = cx.matrix(&spec.relative)?;
+            same("rows of relative", rows, channels)?;
+            if cols < 4 || !cols.is_multiple_of(2) {
+                return Err(format!("{cols} columns of relative are not sines and cosines"));
+            }
+            one(args.same_as(0)?)
+        }
+        Op::Conv2d { weight, width } => {
+            args.count(1)?;
+            let (len, channels) = args.rows(0)?;
+            let [made, taken, 3, 3] = cx.dense(weight)? else {
+                return Err(format!("weight `{weight}` is not [O, I, 3, 3]"));
+            };
+            let want = u64::from(*width).checked_mul(*taken).ok_or("size overflows")?;
+            same("input channels", channels, want)?;
+            let made = u64::from(width.div_ceil(2)).checked_mul(*made).ok_or("size overflows")?;
+            let half = len.divided(2).ok_or("length overflows")?;
+            one(ValueType::F32(vec![half, Dim::Fixed(made)]))
+        }
+        Op::CausalConv1d { weight } => {
+            args.count(1)?;
+            let (_, channels) = args.rows(0)?;
+            let [rows, _] = cx.dense(weight)? else {
+                return Err(format!("weight `{weight}` is not a matrix"));
+            };
+            same("rows of weight", *rows, channels)?;
+            one(args.same_as(0)?)
+        }
+        Op::PoolRows { size } => {
+            args.count(1)?;
+            let (len, channels) = args.rows(0)?;
+            let part = len.divided(*size).ok_or_else(|| format!("runs of {size} rows"))?;
+            one(ValueType::F32(vec![part, Dim::Fixed(channels)]))
+        }
+        Op::Activate { .. } => {
+            args.count(1)?;
+            args.rows(0)?;
+            one(args.same_as(0)?)
+        }
+        Op::Clamp { low, high } => {
+            args.count(1)?;
+            args.rows(0)?;
+            same("length of low", cx.vector(low)?, 1)?;
+            same("length of high", cx.vector(high)?, 1)?;
+            one(args.same_as(0)?)
+        }
+        Op::Standardise { bias, scale } => {
+            args.count(1)?;
+            let (_, channels) = args.rows(0)?;
+            same("bias length", cx.vector(bias)?, channels)?;
+            same("scale length", cx.vector(scale)?, channels)?;
+            one(args.same_as(0)?)
+        }
+        Op::GeluGate | Op::SigmoidGate | Op::Add => {
             args.count(2)?;
             let (a_len, a) = args.rows(0)?;
             let (b_len, b) = args.rows(1)?;
@@ -127,9 +222,7 @@ pub(crate) fn infer(op: &Op, inputs: &[&ValueType], cx: &Context<'_>) -> Rule<Ve
         }
         Op::SoftCap { cap } => {
             args.count(1)?;
-            if !(cap.is_finite() && *cap > 0.0) {
-                return Err(format!("cap {cap} is not positive"));
-            }
+            positive(f64::from(*cap), "cap")?;
             args.rows(0)?;
             one(args.same_as(0)?)
         }
@@ -295,6 +388,25 @@ impl Args<'_> {
     }
 }
 
+impl Args<'_> {
+    /// Queries, keys and values of the same length and of so many heads; their channels.
+    fn heads_of_qkv(&self, n_heads: u32, head_dim: u32) -> Rule<u64> {
+        self.count(3)?;
+        let want = u64::from(n_heads).checked_mul(u64::from(head_dim)).ok_or("size overflows")?;
+        if want == 0 {
+            return Err(format!("{n_heads} heads of {head_dim}"));
+        }
+        let (len, channels) = self.rows(0)?;
+        same("query channels", channels, want)?;
+        for i in 1..3 {
+            if self.rows(i)? != (len, channels) {
+                return Err("keys and values are not shaped as queries are".into());
+            }
+        }
+        Ok(want)
+    }
+}
+
 impl Context<'_> {
     fn weight(&self, name: &str) -> Rule<&WeightDecl> {
         self.weights.get(name).ok_or_else(|| format!("weight `{name}` is not declared"))
@@ -331,6 +443,15 @@ impl Context<'_> {
         }
     }
 
+    /// The lengths of a weight that is not quantised.
+    fn dense(&self, name: &str) -> Rule<&[u64]> {
+        let decl = self.floats(name)?;
+        match decl.encoding {
+            Encoding::Dense(_) => Ok(decl.shape.as_slice()),
+            Encoding::Quant(_) => Err(format!("weight `{name}` is quantised")),
+        }
+    }
+
     fn index_vector(&self, name: &str) -> Rule<u64> {
         let decl = self.weight(name)?;
         match (decl.shape.as_slice(), decl.encoding) {
@@ -345,6 +466,18 @@ impl Context<'_> {
             .find(|s| s.name == name)
             .ok_or_else(|| format!("state `{name}` is not declared"))
     }
+}
+
+fn small(x: f32, what: &str) -> Rule<()> {
+    if x.is_finite() && x >= 0.0 {
+        Ok(())
+    } else {
+        Err(format!("{what} {x} is not a small positive number"))
+    }
+}
+
+fn positive(x: f64, what: &str) -> Rule<()> {
+    if x.is_finite() && x > 0.0 { Ok(()) } else { Err(format!("{what} {x} is not positive")) }
 }
 
 fn same(what: &str, got: u64, want: u64) -> Rule<()> {

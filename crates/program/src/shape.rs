@@ -14,6 +14,12 @@ pub enum Sym {
     /// Soft tokens (image, audio) of one call.
     #[serde(rename = "S")]
     Soft,
+    /// Patches of one picture.
+    #[serde(rename = "P")]
+    Patches,
+    /// Frames of one sound.
+    #[serde(rename = "F")]
+    Frames,
 }
 
 /// One length of a value's shape.
@@ -24,10 +30,32 @@ pub enum Dim {
     Fixed(u64),
     /// Known when the method runs.
     Sym(Sym),
+    /// A part of one that is known when the method runs, rounded up.
+    Part {
+        /// The whole.
+        of: Sym,
+        /// What it is divided by.
+        by: u32,
+    },
 }
 
 /// The shape of a value: a symbolic or fixed leading length, then fixed ones.
 pub type Shape = Vec<Dim>;
+
+impl Dim {
+    /// A part of this length, rounded up; `None` for a part of nothing or by nothing.
+    pub fn divided(self, by: u32) -> Option<Dim> {
+        if by == 0 {
+            return None;
+        }
+        match self {
+            Dim::Fixed(n) => Some(Dim::Fixed(n.div_ceil(u64::from(by)))),
+            Dim::Sym(of) => Some(if by == 1 { self } else { Dim::Part { of, by } }),
+            // ⌈⌈n/a⌉/b⌉ = ⌈n/(a·b)⌉.
+            Dim::Part { of, by: a } => Some(Dim::Part { of, by: a.checked_mul(by)? }),
+        }
+    }
+}
 
 impl fmt::Display for Sym {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -35,6 +63,8 @@ impl fmt::Display for Sym {
             Sym::Tokens => "T",
             Sym::Rows => "R",
             Sym::Soft => "S",
+            Sym::Patches => "P",
+            Sym::Frames => "F",
         })
     }
 }
@@ -44,6 +74,7 @@ impl fmt::Display for Dim {
         match self {
             Dim::Fixed(n) => write!(f, "{n}"),
             Dim::Sym(s) => write!(f, "{s}"),
+            Dim::Part { of, by } => write!(f, "{of}/{by}"),
         }
     }
 }

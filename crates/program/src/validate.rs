@@ -6,6 +6,7 @@ use crate::dtype::DType;
 use crate::encoding::{Encoding, QuantLayout, ScaleFormat};
 use crate::error::{Error, Result};
 use crate::graph::ValueType;
+use crate::media_rules as media;
 use crate::metadata::Metadata;
 use crate::op::{Op, input};
 use crate::program::{Description, Method, StateDecl, method};
@@ -42,6 +43,7 @@ pub(crate) fn description(d: &mut Description) -> Result<()> {
             signature(name, m)?;
         }
     }
+    media::check(d)?;
     if let Some(forward) = d.methods.get(method::FORWARD) {
         vocabulary(&d.metadata, forward, &d.weights)?;
     }

@@ -40,7 +40,7 @@ pub fn description() -> Description {
     let positions = g.input(input::POSITIONS, ValueType::indices(Sym::Tokens));
     let rows = g.input(input::ROWS, ValueType::indices(Sym::Rows));
     let linear = |w: &str| Op::Linear { weight: w.into(), bias: None };
-    let embed = Op::Embed { weight: "embed".into(), scale: 2.0, soft_id: None };
+    let embed = Op::embed("embed", 2.0);
     let x = g.node("embed", embed, &[tokens]).unwrap();
     let norm =
         Op::RmsNorm { weight: Some("norm".into()), eps: 1e-6, offset: 1.0, width: HIDDEN as u32 };
@@ -79,7 +79,7 @@ pub fn description() -> Description {
         suppress_ids: vec![],
         add_bos: true,
         sampling: SamplingDefaults::default(),
-        modalities: vec![],
+        media: Default::default(),
     };
     Description { metadata, states, methods, weights }
 }
