@@ -48,6 +48,10 @@ pub struct Sizes {
     pub rows: usize,
     /// `S`.
     pub soft: usize,
+    /// `P`.
+    pub patches: usize,
+    /// `F`.
+    pub frames: usize,
 }
 
 impl<'a> Feed<'a> {
@@ -100,22 +104,42 @@ impl Outputs {
 }
 
 impl Sizes {
+    /// The lengths that room is kept for. A call may ask for more rows than there are slots (all
+    /// logits of a prompt).
+    pub fn planned(options: &LoadOptions) -> Self {
+        let tokens = options.max_chunk.max(options.n_slots) as usize;
+        Sizes {
+            tokens,
+            rows: (options.n_slots as usize).min(tokens),
+            soft: tokens,
+            patches: options.max_patches as usize,
+            frames: options.max_frames as usize,
+        }
+    }
+
     /// The value of a symbol.
     pub fn of(&self, sym: Sym) -> usize {
         match sym {
             Sym::Tokens => self.tokens,
             Sym::Rows => self.rows,
             Sym::Soft => self.soft,
+            Sym::Patches => self.patches,
+            Sym::Frames => self.frames,
+        }
+    }
+
+    /// A length of this call.
+    pub fn len(&self, dim: Dim) -> usize {
+        match dim {
+            Dim::Fixed(n) => n as usize,
+            Dim::Sym(s) => self.of(s),
+            Dim::Part { of, by } => self.of(of).div_ceil(by.max(1) as usize),
         }
     }
 
     /// The length (first dimension) of a value.
     pub fn len_of(&self, t: &ValueType) -> usize {
-        match t.shape().first() {
-            Some(Dim::Sym(s)) => self.of(*s),
-            Some(Dim::Fixed(n)) => *n as usize,
-            None => 1,
-        }
+        t.shape().first().map_or(1, |dim| self.len(*dim))
     }
 
     fn slot(&mut self, sym: Sym) -> &mut usize {
@@ -123,6 +147,8 @@ impl Sizes {
             Sym::Tokens => &mut self.tokens,
             Sym::Rows => &mut self.rows,
             Sym::Soft => &mut self.soft,
+            Sym::Patches => &mut self.patches,
+            Sym::Frames => &mut self.frames,
         }
     }
 }
@@ -140,7 +166,7 @@ pub fn bind<'a>(
     let fail = |what: String| Error::Feed { method: name.to_string(), what };
     let method = program.method(name)?;
     let mut sizes = Sizes::default();
-    let mut known: [Option<Sym>; 3] = [None; 3];
+    let mut known: [Option<Sym>; 5] = [None; 5];
     let mut bound = Vec::with_capacity(method.graph.inputs.len());
     for wanted in &method.graph.inputs {
         let feed = feeds
@@ -172,12 +198,57 @@ pub fn bind<'a>(
         }
         bound.push(feed.data);
     }
-    let limit = options.max_chunk.max(options.n_slots) as usize;
-    if sizes.tokens == 0 || sizes.tokens > limit {
-        return Err(fail(format!("{} tokens in one call, the limit is {limit}", sizes.tokens)));
+    let tokens = options.max_chunk.max(options.n_slots);
+    for sym in known.into_iter().flatten() {
+        let (n, what, limit) = match sym {
+            Sym::Tokens => (sizes.tokens, "tokens", tokens),
+            Sym::Patches => (sizes.patches, "patches", method.max_chunk),
+            Sym::Frames => (sizes.frames, "frames", method.max_chunk),
+            Sym::Rows | Sym::Soft => continue,
+        };
+        if n == 0 || n > limit as usize {
+            return Err(fail(format!("{n} {what} in one call, the limit is {limit}")));
+        }
     }
+    check_lengths(method, sizes).map_err(fail)?;
     check_indices(program, method, &bound, sizes, options).map_err(fail)?;
     Ok((sizes, bound))
+}
+
+/// Rows that are pooled come in whole runs.
+fn check_lengths(method: &Method, sizes: Sizes) -> std::result::Result<(), String> {
+    for node in &method.graph.nodes {
+        let (Op::PoolRows { size }, [pooled]) = (&node.op, node.inputs.as_slice()) else {
+            continue;
+        };
+        let n = sizes.len_of(&method.types()[pooled.index()]);
+        if !n.is_multiple_of(*size as usize) {
+            return Err(format!("{n} rows do not pool by {size}"));
+        }
+    }
+    Ok(())
+}
+
+/// Every index that an `embed` reads straight from an input is a row of its table.
+fn check_rows(
+    program: &Program,
+    method: &Method,
+    bound: &[FeedData<'_>],
+) -> std::result::Result<(), String> {
+    for node in &method.graph.nodes {
+        let (Op::Embed { weight, start, stride, .. }, Some(ids)) = (&node.op, node.inputs.first())
+        else {
+            continue;
+        };
+        let Some(FeedData::I32(ids)) = bound.get(ids.index()) else { continue };
+        let rows = program.weights().get(weight).and_then(|w| w.shape.first()).copied();
+        let rows = i64::try_from(rows.unwrap_or(0)).unwrap_or(i64::MAX);
+        let high = (rows - i64::from(*start) + i64::from(*stride) - 1) / i64::from(*stride);
+        if let Some(id) = ids.iter().find(|id| !(0..high).contains(&i64::from(**id))) {
+            return Err(format!("`{}` has no row for {id}, only 0..{high}", node.name));
+        }
+    }
+    Ok(())
 }
 
 fn check_indices(
@@ -202,6 +273,7 @@ fn check_indices(
         None => Ok(()),
     };
     range(input::TOKENS, 0, i64::from(program.metadata().vocab_size))?;
+    check_rows(program, method, bound)?;
     range(input::SLOTS, 0, i64::from(options.n_slots))?;
     range(input::POSITIONS, 0, i64::from(options.max_context))?;
     range(input::HORIZONS, 0, i64::from(options.max_context))?;

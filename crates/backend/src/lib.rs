@@ -45,8 +45,21 @@ pub struct LoadOptions {
     pub threads: Option<usize>,
     /// How activations meet quantised weights.
     pub precision: Precision,
+    /// The most patches of one picture that room is kept for; room for more is made when they come.
+    pub max_patches: u32,
+    /// The most frames of one sound that room is kept for; room for more is made when they come.
+    pub max_frames: u32,
+    /// The methods that will be called; empty for all. The weights of others need not be packed.
+    pub methods: Vec<String>,
     /// A folder for packed weights, so that a second start need not pack them; `None` for none.
     pub pack_cache: Option<PathBuf>,
+}
+
+impl LoadOptions {
+    /// Whether a method will be called.
+    pub fn wants(&self, method: &str) -> bool {
+        self.methods.is_empty() || self.methods.iter().any(|m| m == method)
+    }
 }
 
 /// How activations meet quantised weights.

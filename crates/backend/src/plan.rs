@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use lapidary_program::{Dim, Program, Sym};
+use lapidary_program::Program;
 
-use crate::{Device, Error, LoadOptions, Result};
+use crate::{Device, Error, LoadOptions, Result, Sizes};
 
 /// Bytes that a loaded program takes, by part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,7 +36,9 @@ impl MemoryPlan {
     /// An upper bound of the activations of one call: the widest values of any method, times the
     /// number of values that are alive at once, plus the logits of `rows` rows.
     pub fn activation_bytes(program: &Program, options: &LoadOptions) -> u64 {
-        program.methods().values().fold(0u64, |worst, m| {
+        let sizes = Sizes::planned(options);
+        let wanted = program.methods().iter().filter(|(name, _)| options.wants(name));
+        wanted.fold(0u64, |worst, (_, m)| {
             let mut last_use = vec![0usize; m.types().len()];
             let (firsts, _) = m.graph.first_outputs();
             for (i, node) in m.graph.nodes.iter().enumerate() {
@@ -49,10 +51,7 @@ impl MemoryPlan {
             }
             let bytes = |v: usize| {
                 let t = &m.types()[v];
-                let len = match t.shape().first() {
-                    Some(Dim::Sym(Sym::Rows)) => u64::from(options.n_slots),
-                    _ => u64::from(options.max_chunk.max(options.n_slots)),
-                };
+                let len = sizes.len_of(t) as u64;
                 len.saturating_mul(t.channels() as u64).saturating_mul(4)
             };
             let mut alive: u64 = (0..m.graph.inputs.len()).map(bytes).sum();
