@@ -214,9 +214,10 @@ fn apply<'a>(
     let i32 = |i: usize| args[i].value.i32();
     let channels = |i: usize| args[i].channels;
     let made = match op {
-        Op::Embed { weight, scale, soft_id } => {
+        Op::Embed { weight, scale, start, stride, soft_id } => {
             let soft = soft_id.map(|id| (id as usize, i32(1)));
-            ops::embed((program, weight), *scale, i32(0), soft)?
+            let rows = (*start as usize, *stride as usize);
+            ops::embed((program, weight), *scale, rows, i32(0), soft)?
         }
         Op::SoftMerge => ops::soft_merge(f32(0), i32(1), f32(2), channels(0)),
         Op::Linear { weight, bias } => {
@@ -227,7 +228,12 @@ fn apply<'a>(
             let weight = weight.as_deref().map(|w| vector(program, w)).transpose()?;
             ops::rms_norm(f32(0), weight.as_deref(), *eps, *offset, *width as usize)
         }
+        Op::LayerNorm { weight, bias, eps, .. } => {
+            let bias = bias.as_deref().map(|b| vector(program, b)).transpose()?;
+            ops::layer_norm(f32(0), &vector(program, weight)?, bias.as_deref(), *eps)
+        }
         Op::Rope(spec) => ops::rope(spec, f32(0), i32(1)),
+        Op::AxialRope(spec) => ops::axial_rope(spec, f32(0), i32(1), i32(2)),
         Op::KvWrite { state } => {
             let cache = caches.get_mut(state).expect("validation knows the state");
             ops::kv_write(cache, f32(0), f32(1), i32(2), i32(3));
@@ -243,7 +249,32 @@ fn apply<'a>(
             };
             ops::attention(spec, &caches[state], &queries)
         }
+        Op::SelfAttention { n_heads, head_dim, scale } => {
+            let qkv = (f32(0), f32(1), f32(2));
+            ops::self_attention(qkv, *n_heads as usize, *head_dim as usize, *scale)
+        }
+        Op::LocalAttention(spec) => {
+            let qkv = (f32(0), f32(1), f32(2));
+            let per_dim_scale = vector(program, &spec.per_dim_scale)?;
+            ops::local_attention(spec, qkv, &per_dim_scale, &program.weight(&spec.relative)?)
+        }
+        Op::Conv2d { weight, width } => {
+            let n_out = program.weights()[weight].shape[0] as usize;
+            ops::conv2d(f32(0), &vector(program, weight)?, n_out, *width as usize)
+        }
+        Op::CausalConv1d { weight } => {
+            ops::causal_conv1d(f32(0), &vector(program, weight)?, channels(0))
+        }
+        Op::PoolRows { size } => ops::pool_rows(f32(0), channels(0), *size as usize),
         Op::GeluGate => ops::gelu_gate(f32(0), f32(1)),
+        Op::SigmoidGate => ops::sigmoid_gate(f32(0), f32(1)),
+        Op::Activate { function } => ops::activate(f32(0), *function),
+        Op::Clamp { low, high } => {
+            ops::clamp(f32(0), vector(program, low)?[0], vector(program, high)?[0])
+        }
+        Op::Standardise { bias, scale } => {
+            ops::standardise(f32(0), &vector(program, bias)?, &vector(program, scale)?)
+        }
         Op::Add => ops::add(f32(0), f32(1)),
         Op::Scale { factor } => ops::scale(f32(0), *factor),
         Op::ScaleBy { weight } => ops::scale_by(f32(0), &vector(program, weight)?),
@@ -274,7 +305,7 @@ fn apply<'a>(
     Ok(vec![Value::F32(made)])
 }
 
-/// A weight that is a vector.
+/// The numbers of a weight.
 fn vector(program: &Program, name: &str) -> Result<Vec<f32>> {
     Ok(program.weight(name)?.to_f32())
 }
