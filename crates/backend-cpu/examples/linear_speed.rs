@@ -127,7 +127,7 @@ fn one_linear(k: usize, decl: &WeightDecl) -> Arc<Program> {
         suppress_ids: vec![],
         add_bos: false,
         sampling: SamplingDefaults::default(),
-        modalities: vec![],
+        media: Default::default(),
     };
     let description = Description { metadata, states: vec![], methods, weights };
     let program = Program::new(description, BTreeMap::new(), Arc::new(store));

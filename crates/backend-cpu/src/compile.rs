@@ -1,6 +1,9 @@
 //! Methods as lists of steps: weights by number, activations in buffers that are reused.
 //!
 //! Compiling needs declarations only, so that `plan` knows to the byte what `load` will take.
+//! Methods that will not be called are not compiled, and what only they need is not taken.
+
+mod tower;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -9,8 +12,10 @@ use lapidary_program::{Dim, Graph, Method, Node, Op, Program, RopeSpec, Sym, Val
 
 use crate::cache::CacheShape;
 use crate::matrix::PackedWeight;
+use crate::ops::embed::Picked;
 use crate::ops::{attention, experts, rope};
 use crate::step::{CompiledMethod, Place, RoomShape, Step, StepOp, Value};
+use crate::threads_of;
 use crate::weights::{MatrixId, Wanted, matrix_shape};
 
 /// A program made ready for this backend, but for the bytes of its weights.
@@ -23,15 +28,21 @@ pub(crate) struct Compiled {
 
 impl Compiled {
     pub(crate) fn new(program: &Program, options: &LoadOptions) -> Self {
-        let caches = program.states().iter().map(|s| CacheShape::of(s, options)).collect();
+        let methods = || program.methods().iter().filter(|(name, _)| options.wants(name));
+        let used = used_states(methods().map(|(_, method)| method));
+        let caches = program.states().iter().map(|state| {
+            let shape = CacheShape::of(state, options);
+            let n_slots = if used.contains(state.name.as_str()) { shape.n_slots } else { 0 };
+            CacheShape { n_slots, ..shape }
+        });
         let mut compiled = Compiled {
             methods: BTreeMap::new(),
             weights: Wanted::default(),
-            caches,
+            caches: caches.collect(),
             room: RoomShape::default(),
         };
-        let planned = planned_sizes(options);
-        for (name, method) in program.methods() {
+        let planned = Planned { sizes: Sizes::planned(options), n_threads: threads_of(options) };
+        for (name, method) in methods() {
             let method = MethodCompiler::new(program, method, planned, &mut compiled).compile();
             compiled.methods.insert(name.clone(), method);
         }
@@ -39,17 +50,17 @@ impl Compiled {
     }
 }
 
-/// The lengths that buffers are made for. A call may ask for more rows than slots (all logits of a
-/// prompt); buffers then grow.
-fn planned_sizes(options: &LoadOptions) -> Sizes {
-    let tokens = options.max_chunk.max(options.n_slots) as usize;
-    Sizes { tokens, rows: (options.n_slots as usize).min(tokens), soft: tokens }
+/// What buffers are made for. They grow when a call is longer.
+#[derive(Clone, Copy)]
+struct Planned {
+    sizes: Sizes,
+    n_threads: usize,
 }
 
 struct MethodCompiler<'a> {
     program: &'a Program,
     method: &'a Method,
-    planned: Sizes,
+    planned: Planned,
     out: &'a mut Compiled,
     /// Where each value is; `None` before it is made.
     values: Vec<Option<Value>>,
@@ -58,18 +69,21 @@ struct MethodCompiler<'a> {
     free: Vec<usize>,
     free_ids: Vec<usize>,
     rope_tables: HashMap<(ValueId, RopeKey), Value>,
+    axial_tables: HashMap<AxialKey, Value>,
     written: HashSet<&'a str>,
     steps: Vec<Step>,
 }
 
 /// A rope spec as a key: equal bits turn alike.
 type RopeKey = (u32, u64, u32, u64);
+/// Columns, rows, and an axial rope's spec as a key.
+type AxialKey = (ValueId, ValueId, u32, u64);
 
 impl<'a> MethodCompiler<'a> {
     fn new(
         program: &'a Program,
         method: &'a Method,
-        planned: Sizes,
+        planned: Planned,
         out: &'a mut Compiled,
     ) -> Self {
         let fed = method.graph.inputs.iter().enumerate();
@@ -85,6 +99,7 @@ impl<'a> MethodCompiler<'a> {
             values,
             last_use: last_uses(&method.graph),
             rope_tables: HashMap::new(),
+            axial_tables: HashMap::new(),
             written: HashSet::new(),
             steps: Vec::new(),
         }
@@ -107,6 +122,9 @@ impl<'a> MethodCompiler<'a> {
         let mut inputs: Vec<Value> = node.inputs.iter().map(|id| self.value(*id)).collect();
         if let Op::Rope(spec) = &node.op {
             inputs[1] = self.rope_table(spec, node.inputs[1]);
+        }
+        if let Op::AxialRope(spec) = &node.op {
+            inputs = vec![inputs[0], self.axial_table(spec, [node.inputs[1], node.inputs[2]])];
         }
         let op = self.resolve(&node.op, &inputs);
         let in_place = self.can_be_in_place(i, node);
@@ -133,8 +151,16 @@ impl<'a> MethodCompiler<'a> {
             node.op,
             Op::SoftMerge
                 | Op::RmsNorm { .. }
+                | Op::LayerNorm { .. }
                 | Op::Rope(_)
+                | Op::AxialRope(_)
+                | Op::SelfAttention { .. }
+                | Op::LocalAttention(_)
                 | Op::GeluGate
+                | Op::SigmoidGate
+                | Op::Activate { .. }
+                | Op::Clamp { .. }
+                | Op::Standardise { .. }
                 | Op::Add
                 | Op::Scale { .. }
                 | Op::ScaleBy { .. }
@@ -164,7 +190,7 @@ impl<'a> MethodCompiler<'a> {
     /// A free buffer: the smallest that is large enough, or else the largest, made larger.
     fn take_floats(&mut self, value_type: &ValueType) -> Value {
         let mut made = value(value_type, Place::Floats(0));
-        let need = made.len(self.planned);
+        let need = made.len(self.planned.sizes);
         let buffers = &mut self.out.room.floats;
         let fit = |b: &usize| {
             let len = buffers[*b];
@@ -190,7 +216,7 @@ impl<'a> MethodCompiler<'a> {
             buffers.push(0);
             buffers.len() - 1
         });
-        buffers[buffer] = buffers[buffer].max(made.len(self.planned));
+        buffers[buffer] = buffers[buffer].max(made.len(self.planned.sizes));
         made.place = Place::Ids(buffer);
         made
     }
@@ -228,20 +254,24 @@ impl<'a> MethodCompiler<'a> {
         self.out.weights.matrix(weight)
     }
 
+    fn need_per_thread(&mut self, len: usize) {
+        self.out.room.per_thread = self.out.room.per_thread.max(len);
+    }
+
     fn need_per_call(&mut self, len: usize) {
         self.out.room.per_call = self.out.room.per_call.max(len);
     }
 
     fn resolve(&mut self, op: &'a Op, inputs: &[Value]) -> StepOp {
         match op {
-            Op::Embed { weight, scale, soft_id } => StepOp::Embed {
+            Op::Embed { weight, scale, start, stride, soft_id } => StepOp::Embed {
                 table: self.out.weights.table(weight),
-                scale: *scale,
+                picked: Picked { scale: *scale, start: *start as usize, stride: *stride as usize },
                 soft_id: soft_id.map(|id| id as usize),
             },
             Op::SoftMerge => StepOp::SoftMerge,
             Op::Linear { weight, bias } => StepOp::Linear {
-                matrix: self.matrix(weight, inputs[0].n_rows(self.planned)),
+                matrix: self.matrix(weight, inputs[0].n_rows(self.planned.sizes)),
                 bias: bias.as_deref().map(|b| self.out.weights.vector(b)),
             },
             Op::RmsNorm { weight, eps, offset, width } => StepOp::RmsNorm {
@@ -261,8 +291,7 @@ impl<'a> MethodCompiler<'a> {
             Op::Attention { state, spec } => {
                 let cache = self.cache(state);
                 self.need_per_call(attention::split_scratch(spec, self.out.caches[cache]));
-                let tile = attention::tile_scratch(spec.head_dim as usize);
-                self.out.room.per_thread = self.out.room.per_thread.max(tile);
+                self.need_per_thread(attention::tile_scratch(spec.head_dim as usize));
                 let own_key_is_cached = self.written.contains(state.as_str());
                 StepOp::Attention { cache, spec: *spec, own_key_is_cached }
             }
@@ -276,8 +305,19 @@ impl<'a> MethodCompiler<'a> {
             }
             Op::Concat => StepOp::Concat,
             Op::GatherRows => StepOp::GatherRows,
+            Op::LayerNorm { .. }
+            | Op::AxialRope(_)
+            | Op::SelfAttention { .. }
+            | Op::LocalAttention(_)
+            | Op::Conv2d { .. }
+            | Op::CausalConv1d { .. }
+            | Op::PoolRows { .. }
+            | Op::SigmoidGate
+            | Op::Activate { .. }
+            | Op::Clamp { .. }
+            | Op::Standardise { .. } => self.resolve_tower(op, inputs),
             Op::Router { .. } | Op::Experts { .. } | Op::CentroidHead { .. } => {
-                self.resolve_choice(op, inputs[0].n_rows(self.planned))
+                self.resolve_choice(op, inputs[0].n_rows(self.planned.sizes))
             }
         }
     }
@@ -321,6 +361,17 @@ impl<'a> MethodCompiler<'a> {
 fn value(value_type: &ValueType, place: Place) -> Value {
     let rows = value_type.shape().first().copied().unwrap_or(Dim::Sym(Sym::Tokens));
     Value { place, rows, channels: value_type.channels() }
+}
+
+/// The caches that some methods read or write.
+fn used_states<'a>(methods: impl Iterator<Item = &'a Method>) -> HashSet<&'a str> {
+    let nodes = methods.flat_map(|method| &method.graph.nodes);
+    nodes
+        .filter_map(|node| match &node.op {
+            Op::KvWrite { state } | Op::Attention { state, .. } => Some(state.as_str()),
+            _ => None,
+        })
+        .collect()
 }
 
 /// The last node that reads each value, or that makes it if none does; past the end for outputs.

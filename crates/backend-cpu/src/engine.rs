@@ -1,10 +1,12 @@
 //! Walks the steps of a compiled method.
 
+mod tower;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lapidary_backend::{
-    Engine, Feed, FeedData, LoadOptions, Outputs, Precision, Result, Sizes, bind,
+    Engine, Error, Feed, FeedData, LoadOptions, Outputs, Precision, Result, Sizes, bind,
 };
 use lapidary_program::Program;
 
@@ -84,7 +86,10 @@ impl CpuEngine {
         end: &mut dyn FnMut(usize, &str, Value, Operand<'_>, Sizes),
     ) -> Result<()> {
         let (sizes, fed) = bind(&self.program, name, feeds, &self.options)?;
-        let method = &self.methods[name];
+        let method = self.methods.get(name).ok_or_else(|| Error::Feed {
+            method: name.to_string(),
+            what: "it is not among the methods that were loaded".to_string(),
+        })?;
         let mut call = Call {
             program: &self.program,
             cpu: Cpu {
@@ -232,6 +237,9 @@ impl Call<'_> {
             match step.op {
                 StepOp::Linear { .. } => self.multiply(step, &mut scratch, out),
                 StepOp::Attention { .. } => self.attend(step, &mut scratch, out),
+                StepOp::SelfAttention(_) => self.attend_to_all(step, &mut scratch, out),
+                StepOp::LocalAttention { .. } => self.attend_nearby(step, &mut scratch, out),
+                StepOp::Conv2d { .. } => self.convolve(step, &mut scratch, out),
                 StepOp::Router { .. } => self.route(step, &mut scratch, out),
                 StepOp::Experts { .. } => self.ask_experts(step, &mut scratch, out),
                 StepOp::CentroidHead { .. } => self.head(step, &mut scratch, out),
@@ -257,10 +265,10 @@ impl Call<'_> {
         let channels = |i: usize| step.inputs[i].channels;
         let first = || (!step.in_place).then(|| f32(0));
         match &step.op {
-            StepOp::Embed { table, scale, soft_id } => {
+            StepOp::Embed { table, picked, soft_id } => {
                 let table = weights.table(self.program, *table)?;
                 let soft = soft_id.map(|id| (id, i32(1)));
-                embed(cpu, &table, *scale, (i32(0), soft), (out, made.channels))?;
+                embed(cpu, &table, *picked, (i32(0), soft), (out, made.channels))?;
             }
             StepOp::SoftMerge => {
                 soft_merge(cpu, first(), i32(1), f32(2), (out, made.channels));
@@ -284,7 +292,7 @@ impl Call<'_> {
             StepOp::Slice { start, len } => slice(cpu, f32(0), channels(0), (*start, *len), out),
             StepOp::Concat => concat(cpu, (f32(0), channels(0)), (f32(1), channels(1)), out),
             StepOp::GatherRows => gather_rows(cpu, f32(0), channels(0), i32(1), out),
-            _ => unreachable!("done elsewhere"),
+            _ => self.compute_tower(step, made, out),
         }
         Ok(())
     }

@@ -13,6 +13,7 @@
 mod aligned;
 mod cache;
 mod compile;
+mod derived;
 mod engine;
 mod matrix;
 mod ops;

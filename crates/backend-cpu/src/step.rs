@@ -1,9 +1,11 @@
 //! What a compiled method is made of.
 
 use lapidary_backend::Sizes;
-use lapidary_program::{AttentionSpec, Dim};
+use lapidary_program::{Activation, AttentionSpec, Dim, LocalAttentionSpec};
 
-use crate::weights::{MatrixId, OrderingId, TableId, VectorId};
+use crate::ops::embed::Picked;
+use crate::ops::self_attention::Heads;
+use crate::weights::{DerivedId, MatrixId, OrderingId, TableId, VectorId};
 
 /// One entry point.
 pub(crate) struct CompiledMethod {
@@ -46,7 +48,7 @@ pub(crate) enum Place {
 pub(crate) enum StepOp {
     Embed {
         table: TableId,
-        scale: f32,
+        picked: Picked,
         soft_id: Option<usize>,
     },
     SoftMerge,
@@ -60,6 +62,11 @@ pub(crate) enum StepOp {
         offset: f32,
         width: usize,
     },
+    LayerNorm {
+        weight: VectorId,
+        bias: Option<VectorId>,
+        eps: f32,
+    },
     /// The angles of one call; not a node.
     RopeTable {
         frequencies: Vec<f32>,
@@ -69,6 +76,14 @@ pub(crate) enum StepOp {
         head_dim: usize,
         pairs: usize,
     },
+    /// The angles of both directions of one call; not a node.
+    AxialRopeTable {
+        frequencies: Vec<f32>,
+    },
+    /// Its last input is a table of both directions.
+    AxialRope {
+        head_dim: usize,
+    },
     KvWrite {
         cache: usize,
     },
@@ -77,7 +92,37 @@ pub(crate) enum StepOp {
         spec: AttentionSpec,
         own_key_is_cached: bool,
     },
+    SelfAttention(Heads),
+    LocalAttention {
+        spec: LocalAttentionSpec,
+        per_dim_scale: VectorId,
+        by_distance: DerivedId,
+    },
+    Conv2d {
+        panels: DerivedId,
+        n_in: usize,
+        n_out: usize,
+        width: usize,
+    },
+    CausalConv1d {
+        taps: DerivedId,
+    },
+    PoolRows {
+        size: usize,
+    },
     GeluGate,
+    SigmoidGate,
+    Activate {
+        function: Activation,
+    },
+    Clamp {
+        low: VectorId,
+        high: VectorId,
+    },
+    Standardise {
+        bias: VectorId,
+        scale: VectorId,
+    },
     Add,
     Scale {
         factor: f32,
@@ -139,10 +184,7 @@ impl RoomShape {
 impl Value {
     /// Rows of this value in a call.
     pub(crate) fn n_rows(&self, sizes: Sizes) -> usize {
-        match self.rows {
-            Dim::Sym(sym) => sizes.of(sym),
-            Dim::Fixed(n) => n as usize,
-        }
+        sizes.len(self.rows)
     }
 
     /// Numbers of this value in a call.

@@ -12,6 +12,7 @@ use std::path::Path;
 use lapidary_backend::Result;
 use lapidary_program::{MemoryStore, Part, Program, Weight, WeightDecl};
 
+use crate::derived::Derived;
 use crate::matrix::{MatrixShape, PackedWeight, RowSource};
 use crate::pack_cache::PackCache;
 use crate::workers::Workers;
@@ -28,6 +29,9 @@ pub(crate) struct VectorId(usize);
 /// The number of a token ordering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OrderingId(usize);
+/// The number of what is made of a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DerivedId(usize);
 
 /// The weights that compiled methods refer to, by form.
 #[derive(Default)]
@@ -36,14 +40,17 @@ pub(crate) struct Wanted {
     tables: Names,
     vectors: Names,
     orderings: Names,
+    derived: Vec<Derived>,
 }
 
 /// The weights of an engine.
+#[derive(Default)]
 pub(crate) struct Weights {
     matrices: Vec<PackedWeight>,
     tables: Vec<Table>,
     vectors: Vec<Vec<f32>>,
     orderings: Vec<Vec<u32>>,
+    derived: Vec<Vec<f32>>,
 }
 
 /// Where the rows of a table are.
@@ -106,6 +113,14 @@ impl Wanted {
         OrderingId(self.orderings.add(name))
     }
 
+    pub(crate) fn derived(&mut self, derived: Derived) -> DerivedId {
+        let known = self.derived.iter().position(|d| *d == derived);
+        DerivedId(known.unwrap_or_else(|| {
+            self.derived.push(derived);
+            self.derived.len() - 1
+        }))
+    }
+
     /// Bytes that `load` takes and keeps.
     pub(crate) fn size_bytes(&self, program: &Program) -> Result<u64> {
         let decl = |name: &String| &program.weights()[name];
@@ -126,7 +141,8 @@ impl Wanted {
                 tables += decl(name).size_bytes();
             }
         }
-        Ok(matrices + vectors + tables)
+        let derived: u64 = self.derived.iter().map(|d| d.size_bytes(program)).sum();
+        Ok(matrices + vectors + tables + derived)
     }
 
     /// Packs the weights one at a time.
@@ -139,15 +155,15 @@ impl Wanted {
     ) -> Result<Weights> {
         let stored = |name: &String| program.weights()[name].size_bytes();
         let lists = [&self.matrices, &self.vectors, &self.orderings];
-        let total = lists.iter().flat_map(|names| &names.list).map(stored).sum();
+        let named = lists.iter().flat_map(|names| &names.list);
+        let total = named.chain(self.derived.iter().map(|d| &d.weight)).map(stored).sum();
         let mut done = 0;
         progress(done, total);
         let mut told = |name: &String| {
             done += stored(name);
             progress(done, total);
         };
-        let mut weights =
-            Weights { matrices: vec![], tables: vec![], vectors: vec![], orderings: vec![] };
+        let mut weights = Weights::default();
         let names = self.matrices.list.iter().map(String::as_str);
         let cache = PackCache::of(program, names, pack_cache);
         let kept = cache.as_ref().and_then(|cache| cache.read(workers));
@@ -179,6 +195,11 @@ impl Wanted {
             weights.orderings.push(ordering(name, &program.weight(name)?)?);
             told(name);
         }
+        for derived in &self.derived {
+            weights.derived.push(derived.make(program)?);
+            program.store().forget(&derived.weight);
+            told(&derived.weight);
+        }
         for name in &self.tables.list {
             weights.tables.push(match self.matrices.index.get(name) {
                 Some(matrix) => Table::Matrix(MatrixId(*matrix)),
@@ -200,6 +221,10 @@ impl Weights {
 
     pub(crate) fn ordering(&self, id: OrderingId) -> &[u32] {
         &self.orderings[id.0]
+    }
+
+    pub(crate) fn derived(&self, id: DerivedId) -> &[f32] {
+        &self.derived[id.0]
     }
 
     /// Opens a table for reading.

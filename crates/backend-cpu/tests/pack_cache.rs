@@ -89,7 +89,7 @@ fn two_linears(seed: u8) -> Program {
         suppress_ids: vec![],
         add_bos: false,
         sampling: SamplingDefaults::default(),
-        modalities: vec![],
+        media: Default::default(),
     };
     let description = Description { metadata, states: vec![], methods, weights };
     Program::new(description, BTreeMap::new(), Arc::new(store)).unwrap()

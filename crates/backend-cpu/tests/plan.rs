@@ -73,7 +73,7 @@ fn program(head: &str, store: Arc<dyn WeightStore>) -> Program {
     let [tokens, slots, positions] = [input::TOKENS, input::SLOTS, input::POSITIONS]
         .map(|name| graph.input(name, ValueType::indices(Sym::Tokens)));
     let rows = graph.input(input::ROWS, ValueType::indices(Sym::Rows));
-    let embed = Op::Embed { weight: "embed".into(), scale: 1.0, soft_id: None };
+    let embed = Op::embed("embed", 1.0);
     let mut x = graph.node("embed", embed, &[tokens]).unwrap();
     for state in &states {
         let op = Op::KvWrite { state: state.name.clone() };
@@ -106,7 +106,7 @@ fn program(head: &str, store: Arc<dyn WeightStore>) -> Program {
         suppress_ids: vec![],
         add_bos: false,
         sampling: SamplingDefaults::default(),
-        modalities: vec![],
+        media: Default::default(),
     };
     let description = Description { metadata, states, methods, weights };
     Program::new(description, BTreeMap::new(), store).unwrap()

@@ -103,7 +103,7 @@ fn try_run(
         engine.run(call.method, &feeds, &mut outputs).map_err(tell)?;
         for (name, expected) in &call.expected {
             let got = data(&outputs, name)?;
-            compare(got, expected, tolerance)
+            compare_odd(got, expected, tolerance)
                 .map_err(|e| format!("call {i}, `{name}` against f64: {e}"))?;
         }
         if let Some(oracle) = &mut oracle {
@@ -111,7 +111,7 @@ fn try_run(
             for (name, _) in &call.expected {
                 let expected: Vec<f64> =
                     data(&truth, name)?.iter().map(|x| f64::from(*x)).collect();
-                compare(data(&outputs, name)?, &expected, tolerance)
+                compare_odd(data(&outputs, name)?, &expected, tolerance)
                     .map_err(|e| format!("call {i}, `{name}` against the reference: {e}"))?;
             }
         }
@@ -135,14 +135,40 @@ pub(crate) fn data<'a>(outputs: &'a Outputs, name: &str) -> Result<&'a [f32], St
     outputs.get(name).map(|t| t.data.as_slice()).ok_or_else(|| format!("no output `{name}`"))
 }
 
-/// Fails if a tensor is too far from the truth, in the sense of `tolerance`.
+/// Fails if a tensor is too far from the truth, in the sense of `tolerance`, or if the truth itself
+/// is not finite.
 pub(crate) fn compare(got: &[f32], expected: &[f64], tolerance: f64) -> Result<(), String> {
+    compare_with(got, expected, tolerance, |_, _| false)
+}
+
+/// The same for a truth that may hold what is infinite or not a number; that must be just so.
+fn compare_odd(got: &[f32], expected: &[f64], tolerance: f64) -> Result<(), String> {
+    compare_with(got, expected, tolerance, |got, want| {
+        got == want || (got.is_nan() && want.is_nan())
+    })
+}
+
+/// `is_right(got, want)` judges where the truth is not finite.
+fn compare_with(
+    got: &[f32],
+    expected: &[f64],
+    tolerance: f64,
+    is_right: impl Fn(f64, f64) -> bool,
+) -> Result<(), String> {
     if got.len() != expected.len() {
         return Err(format!("{} numbers, not {}", got.len(), expected.len()));
     }
-    let scale = expected.iter().fold(1.0f64, |m, x| m.max(x.abs()));
+    let finite = expected.iter().filter(|x| x.is_finite());
+    let scale = finite.fold(1.0f64, |m, x| m.max(x.abs()));
     for (i, (got, want)) in got.iter().zip(expected).enumerate() {
-        let error = (f64::from(*got) - want).abs() / scale;
+        let got = f64::from(*got);
+        if !want.is_finite() {
+            if !is_right(got, *want) {
+                return Err(format!("[{i}] is {got}, not {want}"));
+            }
+            continue;
+        }
+        let error = (got - want).abs() / scale;
         if error.is_nan() || error > tolerance {
             return Err(format!("[{i}] is {got}, not {want}: error {error:.1e} > {tolerance:.1e}"));
         }

@@ -181,7 +181,7 @@ impl Lab {
             suppress_ids: vec![],
             add_bos: false,
             sampling: SamplingDefaults::default(),
-            modalities: vec![],
+            media: Default::default(),
         };
         let description = Description {
             metadata,

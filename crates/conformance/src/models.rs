@@ -156,7 +156,13 @@ impl Decoder {
         });
         let mut b = Builder { decoder: self, graph, slots, positions };
         let scale = (HIDDEN as f32).sqrt();
-        let embed = |weight: &str, soft_id| Op::Embed { weight: weight.into(), scale, soft_id };
+        let embed = |weight: &str, soft_id| Op::Embed {
+            weight: weight.into(),
+            scale,
+            start: 0,
+            stride: 1,
+            soft_id,
+        };
         let mut x = b.node("embed", embed("embed", None), &[tokens])?;
         let mut per_layer = None;
         if let Some((index, soft)) = soft {

@@ -9,25 +9,36 @@ use crate::report::Report;
 use crate::{graphs, models, ops, properties, tolerance};
 
 /// Kinds of ops that [`op`] knows: all of them.
-pub const OPS: [&str; 18] = [
+pub const OPS: [&str; 29] = [
+    "activate",
     "add",
     "attention",
+    "axial_rope",
+    "causal_conv1d",
     "centroid_head",
+    "clamp",
     "concat",
+    "conv2d",
     "embed",
     "experts",
     "gather_rows",
     "gelu_gate",
     "kv_write",
+    "layer_norm",
     "linear",
+    "local_attention",
+    "pool_rows",
     "rms_norm",
     "rope",
     "router",
     "scale",
     "scale_by",
+    "self_attention",
+    "sigmoid_gate",
     "slice",
     "soft_cap",
     "soft_merge",
+    "standardise",
 ];
 
 /// Every op alone.

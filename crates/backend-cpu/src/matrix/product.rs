@@ -47,6 +47,8 @@ pub(crate) struct Product<'a, L> {
     rows: usize,
     cols: usize,
     depth: usize,
+    /// Whether results are added to what is there.
+    adds: bool,
     borrows: PhantomData<(&'a [L], &'a mut [f32])>,
 }
 
@@ -103,8 +105,14 @@ impl<'a, L: Element> Product<'a, L> {
             rows,
             cols,
             depth,
+            adds: false,
             borrows: PhantomData,
         }
+    }
+
+    /// The same, added to what the results hold.
+    pub(crate) fn adding(self) -> Self {
+        Product { adds: true, ..self }
     }
 }
 
@@ -229,7 +237,7 @@ pub(super) unsafe fn rows<S: Simd, L: Element, M: Element, const W: usize>(
                         for j in 0..W {
                             if j * LANES < cols {
                                 let y = y.add(r * p.y_stride + j * LANES);
-                                put(s, sums[r][j], y, cols - j * LANES, start == 0);
+                                put(s, sums[r][j], y, cols - j * LANES, start == 0 && !p.adds);
                             }
                         }
                     }

@@ -57,17 +57,23 @@ impl Kernel for Rotate<'_> {
 
     #[inline(always)]
     fn call<S: Simd>(self, s: S) {
-        let pairs = self.cosines.len();
         for head in self.out.chunks_exact_mut(self.head_dim) {
-            let (low, high) = head.split_at_mut(self.head_dim / 2);
-            let halves = low[..pairs].chunks_mut(LANES).zip(high[..pairs].chunks_mut(LANES));
-            let angles = self.cosines.chunks(LANES).zip(self.sines.chunks(LANES));
-            for ((low, high), (cos, sin)) in halves.zip(angles) {
-                let (a, b) = (load(s, low), load(s, high));
-                let (cos, sin) = (load(s, cos), load(s, sin));
-                store(s, low, s.sub(s.mul(a, cos), s.mul(b, sin)));
-                store(s, high, s.add(s.mul(b, cos), s.mul(a, sin)));
-            }
+            turn(s, head, (self.cosines, self.sines));
         }
+    }
+}
+
+/// Turns one head, half-split; elements behind the pairs of these angles pass unchanged.
+#[inline(always)]
+pub(super) fn turn<S: Simd>(s: S, head: &mut [f32], (cosines, sines): (&[f32], &[f32])) {
+    let pairs = cosines.len();
+    let (low, high) = head.split_at_mut(head.len() / 2);
+    let halves = low[..pairs].chunks_mut(LANES).zip(high[..pairs].chunks_mut(LANES));
+    let angles = cosines.chunks(LANES).zip(sines.chunks(LANES));
+    for ((low, high), (cos, sin)) in halves.zip(angles) {
+        let (a, b) = (load(s, low), load(s, high));
+        let (cos, sin) = (load(s, cos), load(s, sin));
+        store(s, low, s.sub(s.mul(a, cos), s.mul(b, sin)));
+        store(s, high, s.add(s.mul(b, cos), s.mul(a, sin)));
     }
 }

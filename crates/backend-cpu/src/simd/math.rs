@@ -36,6 +36,28 @@ pub(crate) fn gelu_tanh<S: Simd>(s: S, x: S::V) -> S::V {
     s.div(x, s.add(e, s.splat(1.0)))
 }
 
+/// `x / (1 + e^−gate)`.
+#[inline(always)]
+pub(crate) fn times_sigmoid<S: Simd>(s: S, x: S::V, gate: S::V) -> S::V {
+    let e = exp(s, s.sub(s.splat(0.0), gate));
+    s.div(x, s.add(e, s.splat(1.0)))
+}
+
+/// `2^x` for `x ≤ 0`, held at the least normal number. Cheaper than [`exp`], for attention, which
+/// takes one of these for each pair of rows.
+#[inline(always)]
+pub(crate) fn exp2_of_negative<S: Simd>(s: S, x: S::V) -> S::V {
+    let x = s.max(s.splat(-126.0), x);
+    let n = s.round(x);
+    let r = s.sub(x, n);
+    // (2^r − 1) / r for |r| ≤ 1/2, the largest relative error of 2^r made small: 2e-9.
+    let mut p = s.splat(1.535_336_2e-4);
+    for c in [1.339_887_4e-3, 9.618_437e-3, 5.550_332_4e-2, 2.402_264_8e-1, 6.931_472e-1] {
+        p = s.mul_add(p, r, s.splat(c));
+    }
+    s.mul(s.mul_add(p, r, s.splat(1.0)), s.exp2_int(n))
+}
+
 /// `e^x = 2^n · (1 + rest)`: returns `2^n` and `rest`. `x` must be in the range of `exp`.
 #[inline(always)]
 fn split<S: Simd>(s: S, x: S::V) -> (S::V, S::V) {
@@ -55,7 +77,7 @@ fn split<S: Simd>(s: S, x: S::V) -> (S::V, S::V) {
 #[cfg(test)]
 mod tests {
     use super::super::{Isa, Kernel, LANES, Simd};
-    use super::{exp, gelu_tanh, tanh};
+    use super::{exp, exp2_of_negative, gelu_tanh, tanh, times_sigmoid};
 
     struct Apply<'a>(&'a [f32], &'a mut [f32], u8);
 
@@ -71,7 +93,9 @@ mod tests {
                     let v = match self.2 {
                         0 => exp(s, x),
                         1 => tanh(s, x),
-                        _ => gelu_tanh(s, x),
+                        2 => gelu_tanh(s, x),
+                        3 => times_sigmoid(s, x, x),
+                        _ => exp2_of_negative(s, x),
                     };
                     s.store(y.as_mut_ptr(), v);
                 }
@@ -115,9 +139,20 @@ mod tests {
     }
 
     #[test]
+    fn silu_is_accurate() {
+        check(3, -20.0, 20.0, 4e-7, |x| x / (1.0 + (-x).exp()));
+    }
+
+    #[test]
+    fn powers_of_two_are_accurate() {
+        check(4, -126.0, 0.0, 2e-7, f64::exp2);
+        check(4, -1.0, 0.0, 2e-7, f64::exp2);
+    }
+
+    #[test]
     fn what_is_not_a_number_stays_so() {
         for isa in Isa::all() {
-            for which in 0..3 {
+            for which in 0..5 {
                 let mut ys = [0.0; LANES];
                 isa.run(Apply(&[f32::NAN; LANES], &mut ys, which));
                 assert!(ys.iter().all(|y| y.is_nan()), "{isa:?} f{which}");

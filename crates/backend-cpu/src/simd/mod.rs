@@ -16,7 +16,7 @@ mod scalar;
 
 use std::fmt;
 
-pub(crate) use math::{exp, gelu_tanh, tanh};
+pub(crate) use math::{exp, exp2_of_negative, gelu_tanh, tanh, times_sigmoid};
 
 /// Lanes of one vector.
 pub(crate) const LANES: usize = 16;

@@ -1,0 +1,165 @@
+//! Small weights that an op reads in an order, or as a function, of its own; made once, at load.
+
+use lapidary_backend::{Error, Result};
+use lapidary_program::{Program, Weight, WeightDecl};
+
+use crate::simd::LANES;
+
+/// The base of the angles of distances.
+const BASE: f64 = 1e4;
+
+/// What is made of a weight.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Derived {
+    pub weight: String,
+    pub form: Form,
+}
+
+/// How it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Form {
+    /// `[C, K]` as `[K, C]`.
+    Transposed,
+    /// `[O, I, 3, 3]` as the panels of a matrix `[O, 9·I]`, whose columns go by row, column and
+    /// input channel.
+    Kernel,
+    /// `W [N, C]` as `[n, N]`: `W · [sin(d·τ), cos(d·τ)]` for each distance `d` below `n`.
+    Distances(usize),
+}
+
+impl Derived {
+    /// Numbers that it has.
+    fn len(&self, decl: &WeightDecl) -> usize {
+        match self.form {
+            Form::Transposed => decl.n_elements() as usize,
+            Form::Kernel => {
+                let [n_out, n_in] = kernel_shape(decl);
+                n_out.next_multiple_of(LANES) * 9 * n_in
+            }
+            Form::Distances(n) => n.saturating_mul(decl.rows()),
+        }
+    }
+
+    /// Bytes that it takes.
+    pub(crate) fn size_bytes(&self, program: &Program) -> u64 {
+        (self.len(&program.weights()[&self.weight]) as u64).saturating_mul(4)
+    }
+
+    /// Makes it.
+    pub(crate) fn make(&self, program: &Program) -> Result<Vec<f32>> {
+        let weight = program.weight(&self.weight)?;
+        let len = self.len(&weight.decl);
+        let mut out = Vec::new();
+        out.try_reserve_exact(len).map_err(|_| {
+            Error::OutOfMemory(format!("can't allocate {len} numbers for `{}`", self.weight))
+        })?;
+        out.resize(len, 0.0);
+        match self.form {
+            Form::Transposed => transpose(&weight, &mut out),
+            Form::Kernel => kernel(&weight, &mut out),
+            Form::Distances(n) => distances(&weight, n, &mut out),
+        }
+        Ok(out)
+    }
+}
+
+/// Outputs and inputs of a weight `[O, I, 3, 3]`.
+fn kernel_shape(decl: &WeightDecl) -> [usize; 2] {
+    [decl.shape[0] as usize, decl.shape[1] as usize]
+}
+
+fn transpose(weight: &Weight<'_>, out: &mut [f32]) {
+    let rows = weight.decl.rows();
+    let mut row = vec![0.0; weight.decl.cols()];
+    for r in 0..rows {
+        weight.row_f32(r, &mut row);
+        for (o, x) in out[r..].iter_mut().step_by(rows).zip(&row) {
+            *o = *x;
+        }
+    }
+}
+
+fn kernel(weight: &Weight<'_>, out: &mut [f32]) {
+    let [n_out, n_in] = kernel_shape(&weight.decl);
+    let depth = 9 * n_in;
+    let stored = weight.to_f32();
+    for o in 0..n_out {
+        let panel = &mut out[o / LANES * LANES * depth..];
+        for i in 0..n_in {
+            for place in 0..9 {
+                let k = place * n_in + i;
+                panel[k * LANES + o % LANES] = stored[(o * n_in + i) * 9 + place];
+            }
+        }
+    }
+}
+
+fn distances(weight: &Weight<'_>, n: usize, out: &mut [f32]) {
+    let (rows, cols) = (weight.decl.rows(), weight.decl.cols());
+    let half = cols / 2;
+    let step = BASE.ln() / (half as f64 - 1.0);
+    // By column and then by distance, so that the sums of all distances grow side by side.
+    let wave = |k: usize, d: usize| {
+        let angle = |i: usize| d as f64 * (-(i as f64) * step).exp();
+        if k < half { angle(k).sin() } else { angle(k - half).cos() }
+    };
+    let waves: Vec<f64> = (0..cols).flat_map(|k| (0..n).map(move |d| wave(k, d))).collect();
+    let (mut row, mut sums) = (vec![0.0; cols], vec![0.0; n]);
+    for r in 0..rows {
+        weight.row_f32(r, &mut row);
+        sums.fill(0.0);
+        for (w, waves) in row.iter().zip(waves.chunks_exact(n)) {
+            sums.iter_mut().zip(waves).for_each(|(sum, x)| *sum += f64::from(*w) * x);
+        }
+        for (o, sum) in out[r..].iter_mut().step_by(rows).zip(&sums) {
+            *o = *sum as f32;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lapidary_program::{DType, MemoryStore, Part, Weight, WeightDecl};
+
+    use super::{distances, kernel, transpose};
+
+    /// A weight of 0, 1, 2 …, and what `make` makes of it.
+    fn made(shape: &[u64], len: usize, make: impl Fn(&Weight<'_>, &mut [f32])) -> Vec<f32> {
+        let n: u64 = shape.iter().product();
+        let bytes = (0..n).flat_map(|i| (i as f32).to_le_bytes()).collect();
+        let mut store = MemoryStore::new();
+        store.insert("w", Part::Data, bytes);
+        let decl = WeightDecl::dense(shape.to_vec(), DType::F32);
+        let mut out = vec![0.0; len];
+        make(&Weight::fetch("w", &decl, &store).unwrap(), &mut out);
+        out
+    }
+
+    #[test]
+    fn rows_become_columns() {
+        assert_eq!(made(&[3, 2], 6, transpose), [0.0, 2.0, 4.0, 1.0, 3.0, 5.0]);
+    }
+
+    #[test]
+    fn a_kernel_goes_by_place_and_then_by_channel() {
+        let panels = made(&[17, 2, 3, 3], 32 * 18, kernel);
+        for o in 0..17 {
+            for i in 0..2 {
+                for place in 0..9 {
+                    let at = o / 16 * 16 * 18 + (place * 2 + i) * 16 + o % 16;
+                    assert_eq!(panels[at], ((o * 2 + i) * 9 + place) as f32);
+                }
+            }
+        }
+        assert_eq!(panels[16 * 18 + 1..16 * 18 + 16], [0.0; 15]);
+    }
+
+    #[test]
+    fn distances_are_sines_and_cosines() {
+        // One row 0, 1, 2, 3; the angles of distance 2 are 2 and 2e-4.
+        let out = made(&[1, 4], 3, |w, out| distances(w, 3, out));
+        assert_eq!(out[0], 5.0);
+        let want = 2e-4f64.sin() + 2.0 * 2f64.cos() + 3.0 * 2e-4f64.cos();
+        assert!((f64::from(out[2]) - want).abs() < 1e-6);
+    }
+}

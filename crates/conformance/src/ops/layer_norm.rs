@@ -1,0 +1,56 @@
+use lapidary_program::{DType, Encoding, Op};
+
+use crate::case::{Call, Case, Data, options};
+use crate::lab::{Lab, rows};
+use crate::tolerance::SUMS;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (t, c, width) in [
+        (1, 1, 1),
+        (1, 640, 640),
+        (3, 21, 7),
+        (7, 33, 33),
+        (33, 512, 32),
+        (4, 1152, 1152),
+        (2, 3840, 3840),
+    ] {
+        for biased in [false, true] {
+            for (eps, size, mean) in [(1e-6, 1.0, 0.0), (1e-5, 300.0, 90.0), (0.5, 0.01, -0.02)] {
+                cases.push(case((t, c, width), biased, (eps, size, mean)));
+            }
+        }
+    }
+    cases
+}
+
+fn case(
+    (t, c, width): (usize, usize, usize),
+    biased: bool,
+    (eps, size, mean): (f32, f32, f32),
+) -> Case {
+    let mut lab = Lab::new((t * 10_000 + c) as u64);
+    let dtype = [DType::F32, DType::Bf16, DType::F16][t % 3];
+    let w = lab.weight("w", &[width], Encoding::Dense(dtype), 1.0);
+    let b = biased.then(|| lab.weight("b", &[width], Encoding::Dense(dtype), 1.0));
+    let x: Vec<f32> = lab.random.normals(t * c, size).iter().map(|x| x + mean).collect();
+    let mut expected = Vec::new();
+    for run in x.chunks(width) {
+        let mean = run.iter().map(|x| f64::from(*x)).sum::<f64>() / width as f64;
+        let squares = run.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>();
+        let root = (squares / width as f64 + f64::from(eps)).sqrt();
+        for (i, x) in run.iter().enumerate() {
+            let bias = b.as_ref().map_or(0.0, |b| b[i]);
+            expected.push((f64::from(*x) - mean) / root * w[i] + bias);
+        }
+    }
+    let bias = biased.then(|| "b".to_string());
+    let op = Op::LayerNorm { weight: "w".into(), bias, eps, width: width as u32 };
+    Case {
+        name: format!("{t}×{c} by {width}, bias {biased}, eps {eps}, {size} around {mean}"),
+        program: lab.one_op(op, &[("x", rows(c))]),
+        options: options(t),
+        calls: vec![Call::new(vec![("x", Data::F32(x))], expected)],
+        tolerance: SUMS,
+    }
+}
