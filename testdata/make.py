@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import oracle  # first: it pins the instruction set that torch may use
+import media_cases
 import torch
 import transformers as tf
 from oracle import Prompt, random_ids, reference, search
@@ -193,6 +194,21 @@ def make_mm(name, cls, config, prompt, first_seed):
     return model, tensors, {"seed": seed} | figures
 
 
+def add_cases(name, tensors, notes, family, layouts, first_seed):
+    """References for media in other places of a prompt, under `image.`, `sound.` and `case.`."""
+    vocab_size = family.model.config.get_text_config().vocab_size
+    avoid = EOS[name[:6]] + list(range(vocab_size - N_SPECIAL, vocab_size))
+    cases, notes["case_seeds"] = family.tensors(layouts, avoid, first_seed)
+    tensors |= cases
+
+
+def gemma4_markers(special):
+    """Begin, soft and end ids, and the token type of the soft ones."""
+    image = [special[k] for k in ("boi_token_id", "image_token_id", "eoi_token_id")]
+    sound = [special[k] for k in ("boa_token_id", "audio_token_id", "eoa_token_index")]
+    return {"image": (*image, 1), "sound": (*sound, 3)}
+
+
 def make_gemma3_mm(name):
     """Images of 9 soft tokens against a window of 5. 8 query and 4 KV heads are the class defaults, so the
     published-style config leaves them out."""
@@ -217,6 +233,9 @@ def make_gemma3_mm(name):
     model, tensors, notes = make_mm(name, tf.Gemma3ForConditionalGeneration, config, prompt, 11_000)
     seen = model.model.get_image_features(pixels, return_dict=True)
     tensors["vision_last_hidden"], tensors["image_features"] = seen.last_hidden_state, seen.pooler_output
+    images = media_cases.gemma3_images(model, 2, seed=41)
+    family = media_cases.Family(model, images, [], {"image": (begin, soft, end, 1)})
+    add_cases(name, tensors, notes, family, media_cases.IMAGE_LAYOUTS, 51_000)
     return model, tensors, notes
 
 
@@ -252,6 +271,9 @@ def make_gemma4_mm_large(name):
     seen = image_features(model, media)
     tensors["vision_soft_tokens"] = seen.last_hidden_state
     tensors["image_features"] = torch.cat(seen.pooler_output)
+    images = media_cases.gemma4_images(model, ((9, 6), (3, 12)), 48, seed=42)
+    family = media_cases.Family(model, images, [], gemma4_markers(special))
+    add_cases(name, tensors, notes, family, media_cases.IMAGE_LAYOUTS, 52_000)
     return model, tensors, notes
 
 
@@ -278,6 +300,11 @@ def make_gemma4_mm_e(name):
     listened = audio_features(model, media)
     tensors["audio_last_hidden"], tensors["audio_features"] = listened.last_hidden_state, listened.pooler_output
     tensors["audio_mask"] = listened.attention_mask
+    images = media_cases.gemma4_images(model, ((9, 6), (3, 12)), 48, seed=43)
+    # 30 seconds are 2999 frames; no prompt here is long enough for them.
+    sounds = media_cases.sounds(model, (30, 397, 2999), 16, seed=44)
+    family = media_cases.Family(model, images, sounds, gemma4_markers(special))
+    add_cases(name, tensors, notes, family, media_cases.IMAGE_LAYOUTS | media_cases.SOUND_LAYOUTS, 53_000)
     return model, tensors, notes
 
 
@@ -313,6 +340,10 @@ def make_gemma4_unified(name):
     notes["intended_minus_all_layer_mask"] = (tensors["logits"] - tensors["logits_all_layer_mask"]).abs().max().item()
     tensors["image_features"] = torch.cat(image_features(model, media).pooler_output)
     tensors["audio_features"] = audio_features(model, media).pooler_output
+    images = media_cases.gemma4_images(model, ((3, 2), (1, 4)), 432, seed=45)
+    sounds = media_cases.sounds(model, (5, 60), 40, seed=46)
+    family = media_cases.Family(model, images, sounds, gemma4_markers(special), unified_masks)
+    add_cases(name, tensors, notes, family, media_cases.IMAGE_LAYOUTS | media_cases.SOUND_LAYOUTS, 54_000)
     model.generation_config.suppress_tokens = suppress
     return model, tensors, notes
 

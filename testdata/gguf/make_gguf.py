@@ -220,7 +220,7 @@ def add_metadata(writer, family, config):
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_sliding_window(config.sliding_window)
     writer.add_rope_freq_base(config.rope_parameters[make.F]["rope_theta"])
-    if family == "gemma3_text":
+    if family.startswith("gemma3"):
         # Neither the pattern (period 6) nor the base of sliding layers (1e4) is in the published Gemma 3 files.
         writer.add_feed_forward_length(config.intermediate_size)
         writer.add_head_count_kv(config.num_key_value_heads)
@@ -254,10 +254,10 @@ def add_gemma4_metadata(writer, config):
     writer.add_rope_freq_base_swa(config.rope_parameters[make.S]["rope_theta"])
     writer.add_sliding_window_pattern(is_sliding)
     writer.add_shared_kv_layers(n_shared)
-    writer.add_embedding_length_per_layer_input(config.hidden_size_per_layer_input)
+    writer.add_embedding_length_per_layer_input(getattr(config, "hidden_size_per_layer_input", 0))
     if config.final_logit_softcapping:
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
-    if config.enable_moe_block:
+    if getattr(config, "enable_moe_block", False):
         writer.add_expert_count(config.num_experts)
         writer.add_expert_used_count(config.top_k_experts)
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)

@@ -5,13 +5,14 @@
 use std::collections::BTreeMap;
 
 use lapidary_program::{
-    AttentionSpec, DType, Encoding, Graph, GraphBuilder, Method, Op, StateDecl, Sym, ValueId,
-    ValueType, WeightDecl, input, method,
+    AttentionSpec, DType, Encoding, Graph, GraphBuilder, Metadata, Method, Op, StateDecl, Sym,
+    ValueId, ValueType, WeightDecl, input, method,
 };
 
 use crate::config::{DraftConfig, EmbedScale, LayerConfig, TextConfig};
 use crate::error::{Error, Result};
 use crate::names::{DRAFT_PREFIX, EMBED_TOKENS, EMBED_TOKENS_PER_LAYER, LM_HEAD, layer};
+use crate::towers::{Towers, audio, max_frames, max_patches, vision};
 
 /// The most tokens of one call; backends prefer fewer.
 const MAX_CHUNK: u32 = 2048;
@@ -24,20 +25,32 @@ pub struct Built {
     pub states: Vec<StateDecl>,
 }
 
-/// Builds `forward`, and `draft` where there is a drafter.
+/// Builds `forward`, `draft` where there is a drafter, and `vision` and `audio` where there are
+/// towers. Of the metadata, the padding and what is said of pictures and sound matter here.
 pub fn build(
     text: &TextConfig,
     draft: Option<&DraftConfig>,
+    towers: &Towers,
+    metadata: &Metadata,
     weights: &BTreeMap<String, WeightDecl>,
 ) -> Result<Built> {
     let states = states(text, draft)?;
     let max_chunk = MAX_CHUNK.min(text.max_position_embeddings);
     let mut methods = BTreeMap::new();
-    let forward = forward(text, weights, &states)?;
-    methods.insert(method::FORWARD.to_string(), Method::new(max_chunk, forward));
+    let mut add = |name: &str, max_chunk: u32, graph: Graph| {
+        methods.insert(name.to_string(), Method::new(max_chunk, graph));
+    };
+    // Where soft rows stand, tables are read at the padding.
+    let soft_id = (!towers.is_empty()).then(|| metadata.pad_id.unwrap_or(0));
+    add(method::FORWARD, max_chunk, forward(text, soft_id, weights, &states)?);
     if let Some(draft) = draft {
-        let graph = draft_step(text, draft, weights, &states)?;
-        methods.insert(method::DRAFT.to_string(), Method::new(max_chunk, graph));
+        add(method::DRAFT, max_chunk, draft_step(text, draft, weights, &states)?);
+    }
+    if let (Some(tower), Some(image)) = (&towers.vision, &metadata.media.image) {
+        add(method::VISION, max_patches(image), vision(tower, weights)?);
+    }
+    if let (Some(tower), Some(sound)) = (&towers.audio, &metadata.media.audio) {
+        add(method::AUDIO, max_frames(sound), audio(tower, weights)?);
     }
     Ok(Built { methods, states })
 }
@@ -75,8 +88,10 @@ fn draft_window(window: u32) -> u32 {
     window.saturating_add(2)
 }
 
+/// With `soft_id`, soft rows may take the place of embeddings.
 fn forward(
     c: &TextConfig,
+    soft_id: Option<u32>,
     weights: &BTreeMap<String, WeightDecl>,
     states: &[StateDecl],
 ) -> Result<Graph> {
@@ -87,13 +102,21 @@ fn forward(
     let bidirectional = c.layers.iter().any(|l| l.bidirectional_blocks);
     let horizons = bidirectional.then(|| g.input(input::HORIZONS, ValueType::indices(Sym::Tokens)));
     let rows = g.input(input::ROWS, ValueType::indices(Sym::Rows));
+    let soft = soft_id.map(|id| Soft {
+        id,
+        index: g.input(input::SOFT_INDEX, ValueType::indices(Sym::Tokens)),
+        rows: g.input(input::SOFT, ValueType::rows(Sym::Soft, c.hidden_size.into())),
+    });
 
     let place = Place { slots, positions, horizons };
     let mut b = Blocks { g, c, weights, prefix: String::new() };
     let scale = embed_scale(c, weights, EMBED_TOKENS, c.hidden_size)?;
-    let embed = Op::Embed { weight: EMBED_TOKENS.into(), scale, soft_id: None };
+    let embed = Op::embed(EMBED_TOKENS, scale);
     let mut x = b.node("model.embed_tokens", embed, &[tokens])?;
-    let per_layer = b.per_layer_inputs(tokens, x)?;
+    if let Some(soft) = &soft {
+        x = b.node("model.soft_merge", Op::SoftMerge, &[x, soft.index, soft.rows])?;
+    }
+    let per_layer = b.per_layer_inputs(tokens, x, soft.as_ref())?;
     for (i, l) in c.layers.iter().enumerate() {
         let source = KvUse { owned: l.owns_kv(i), state: cache(l.kv_source), window: l.window };
         x = b.layer(i, l, x, &source, &place, per_layer)?;
@@ -135,7 +158,7 @@ fn draft_step(
     let place = Place { slots, positions, horizons: None };
     let mut b = Blocks { g, c: &d.text, weights, prefix: DRAFT_PREFIX.to_string() };
     let scale = embed_scale(target, weights, EMBED_TOKENS, target.hidden_size)?;
-    let embed = Op::Embed { weight: EMBED_TOKENS.into(), scale, soft_id: None };
+    let embed = Op::embed(EMBED_TOKENS, scale);
     let embedded = b.node("target.embed_tokens", embed, &[tokens])?;
     let both = b.node("draft.input", Op::Concat, &[embedded, previous])?;
     let mut x = b.linear("pre_projection", both)?;
@@ -170,6 +193,14 @@ struct Place {
     slots: ValueId,
     positions: ValueId,
     horizons: Option<ValueId>,
+}
+
+/// Rows that take the place of embeddings.
+struct Soft {
+    /// The token whose row of other tables is read there.
+    id: u32,
+    index: ValueId,
+    rows: ValueId,
 }
 
 /// Which cache a layer reads, whether it writes it, and how much of it it sees.
@@ -312,12 +343,19 @@ impl Blocks<'_> {
     }
 
     /// The per-layer inputs of all layers side by side, `[T, layers·size]`.
-    fn per_layer_inputs(&mut self, tokens: ValueId, x: ValueId) -> Result<Option<ValueId>> {
+    fn per_layer_inputs(
+        &mut self,
+        tokens: ValueId,
+        x: ValueId,
+        soft: Option<&Soft>,
+    ) -> Result<Option<ValueId>> {
         let Some(ple) = self.c.per_layer_input else { return Ok(None) };
-        let table = EMBED_TOKENS_PER_LAYER;
-        let scale = embed_scale(self.c, self.weights, table, ple.size)?;
-        let embed = Op::Embed { weight: table.into(), scale, soft_id: None };
-        let looked_up = self.node("model.embed_tokens_per_layer", embed, &[tokens])?;
+        let weight = EMBED_TOKENS_PER_LAYER.to_string();
+        let scale = embed_scale(self.c, self.weights, &weight, ple.size)?;
+        let soft_id = soft.map(|s| s.id);
+        let embed = Op::Embed { weight, scale, start: 0, stride: 1, soft_id };
+        let inputs: Vec<ValueId> = [tokens].into_iter().chain(soft.map(|s| s.index)).collect();
+        let looked_up = self.node("model.embed_tokens_per_layer", embed, &inputs)?;
         let projected = self.linear("model.per_layer_model_projection", x)?;
         let factor = f64::from(self.c.hidden_size).powf(-0.5) as f32;
         let scale = Op::Scale { factor };

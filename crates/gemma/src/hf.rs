@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use lapidary_program::{DType, Metadata, Modality, SamplingDefaults, blob};
+use lapidary_program::{DType, Metadata, SamplingDefaults, blob};
 use serde_json::Value;
 
 use crate::config::{EmbedScale, SAMPLING};
@@ -13,15 +13,18 @@ use crate::error::{Error, Result};
 use crate::hf_config::{self, HfConfig, ModelConfig, ids};
 use crate::hf_weights::{Quantisation, has_packed_head, select};
 use crate::import::{Imported, ImportedDraft, MADE_BY};
+use crate::hf_media;
 use crate::names::{draft_weights, text_weights};
 use crate::shards::{MAX_CONFIG_BYTES, Shards, read_json, read_small};
+use crate::towers::{AUDIO_PREFIXES, VISION_PREFIXES, tower_weights};
 
 /// The largest `tokenizer.json` that is read.
 const MAX_TOKENIZER_BYTES: u64 = 128 << 20;
 
 /// Reads the folder of a model.
 pub fn read_model(dir: &Path, mmap: bool) -> Result<Imported> {
-    let (config, quantisation) = read_config(dir)?;
+    let (config, json) = read_config(dir)?;
+    let quantisation = Quantisation::read(&json)?;
     let HfConfig::Model(mut config) = config else {
         return Err(Error::NotAModel {
             path: dir.to_path_buf(),
@@ -34,14 +37,17 @@ pub fn read_model(dir: &Path, mmap: bool) -> Result<Imported> {
     if has_packed_head(&files) {
         config.text.tie_word_embeddings = false;
     }
-    let selected = select(files, &quantisation, &text_weights(&config.text), TEXT_PREFIXES)?;
+    drop_absent_towers(&mut config, &files);
+    let mut specs = text_weights(&config.text);
+    specs.extend(tower_weights(&config.towers, config.text.hidden_size));
+    let selected = select(files, &quantisation, &specs, TEXT_PREFIXES)?;
     if let Some(table) = selected.quantised_embedding {
         // mlx-lm and mlx-vlm round Gemma 3's factor to bf16 whatever they compute in.
         let to_bf16 = table.by_mlx && config.text.architecture.starts_with("gemma3");
         let dtype = if to_bf16 { DType::Bf16 } else { table.dtype };
         config.text.embed_scale = EmbedScale::Rounded(dtype);
     }
-    let metadata = metadata(dir, &config)?;
+    let metadata = metadata(dir, &config, &json)?;
     let mut blobs = BTreeMap::new();
     if let Some(bytes) = read_small(dir, "tokenizer.json", MAX_TOKENIZER_BYTES)? {
         blobs.insert(blob::TOKENIZER.to_string(), bytes.into());
@@ -50,12 +56,31 @@ pub fn read_model(dir: &Path, mmap: bool) -> Result<Imported> {
         blobs.insert(blob::CHAT_TEMPLATE.to_string(), template.into_bytes().into());
     }
     let (weights, store) = (selected.weights, Arc::new(selected.store));
-    Ok(Imported { text: config.text, weights, store, metadata, blobs })
+    let (text, towers) = (config.text, config.towers);
+    Ok(Imported { text, towers, weights, store, metadata, blobs })
+}
+
+/// Text-only extracts of multimodal checkpoints keep the configuration of the towers that they
+/// leave out. A tower of which anything is there must be there whole.
+fn drop_absent_towers(config: &mut ModelConfig, files: &Shards) {
+    let any = |prefixes: &[&str]| {
+        files.tensors.keys().any(|name| {
+            let name = name.strip_prefix("model.").unwrap_or(name);
+            prefixes.iter().any(|p| name.starts_with(p))
+        })
+    };
+    if !any(VISION_PREFIXES) {
+        config.drop_vision();
+    }
+    if !any(AUDIO_PREFIXES) {
+        config.towers.audio = None;
+    }
 }
 
 /// Reads the folder of a drafter.
 pub fn read_draft(dir: &Path, mmap: bool) -> Result<ImportedDraft> {
-    let (config, quantisation) = read_config(dir)?;
+    let (config, json) = read_config(dir)?;
+    let quantisation = Quantisation::read(&json)?;
     let HfConfig::Draft(config) = config else {
         return Err(Error::NotAModel {
             path: dir.to_path_buf(),
@@ -72,9 +97,9 @@ pub fn read_draft(dir: &Path, mmap: bool) -> Result<ImportedDraft> {
 const TEXT_PREFIXES: &[&str] =
     &["model.", "model.language_model.", "language_model.model.", "language_model.", ""];
 
-fn read_config(dir: &Path) -> Result<(HfConfig, Quantisation)> {
+fn read_config(dir: &Path) -> Result<(HfConfig, Value)> {
     match read_json(dir, "config.json")? {
-        Some(json) => Ok((hf_config::read(&json)?, Quantisation::read(&json)?)),
+        Some(json) => Ok((hf_config::read(&json)?, json)),
         None => Err(Error::NotAModel {
             path: dir.to_path_buf(),
             what: "the folder has no config.json; give the folder of a Hugging Face checkpoint, a \
@@ -84,7 +109,7 @@ fn read_config(dir: &Path) -> Result<(HfConfig, Quantisation)> {
     }
 }
 
-fn metadata(dir: &Path, config: &ModelConfig) -> Result<Metadata> {
+fn metadata(dir: &Path, config: &ModelConfig, json: &Value) -> Result<Metadata> {
     let generation = read_json(dir, "generation_config.json")?.unwrap_or(Value::Null);
     let tokenizer = read_json(dir, "tokenizer_config.json")?.unwrap_or(Value::Null);
     let eos_ids = match generation.get("eos_token_id") {
@@ -109,7 +134,7 @@ fn metadata(dir: &Path, config: &ModelConfig) -> Result<Metadata> {
         suppress_ids,
         add_bos: add_bos && config.bos_id.is_some(),
         sampling: sampling(&generation)?,
-        modalities: Vec::<Modality>::new(),
+        media: hf_media::read(dir, json, &config.towers)?,
     })
 }
 

@@ -5,13 +5,16 @@
 //! The defaults here are those of transformers' configuration classes.
 
 use lapidary_program::RopeSpec;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::config::{
     CentroidConfig, DraftConfig, EmbedScale, LayerConfig, LayerKind, MAX_LAYERS, MoeConfig,
     PerLayerInput, TextConfig, kv_source,
 };
 use crate::error::{Error, Result};
+use crate::hf_towers;
+use crate::json_fields::{Fields, floor_to_u32, narrow};
+use crate::towers::Towers;
 
 /// What a `config.json` describes.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,12 +30,24 @@ pub enum HfConfig {
 pub struct ModelConfig {
     /// The text side.
     pub text: TextConfig,
+    /// What it has besides.
+    pub towers: Towers,
     /// Begin of sequence.
     pub bos_id: Option<u32>,
     /// Padding.
     pub pad_id: Option<u32>,
     /// Ends an answer, unless `generation_config.json` says more.
     pub eos_ids: Vec<u32>,
+}
+
+impl ModelConfig {
+    /// The same model without eyes.
+    pub(crate) fn drop_vision(&mut self) {
+        self.towers.vision = None;
+        for layer in &mut self.text.layers {
+            layer.bidirectional_blocks = false;
+        }
+    }
 }
 
 /// Reads a `config.json`.
@@ -53,15 +68,16 @@ pub(crate) fn read(json: &Value) -> Result<HfConfig> {
         None => None,
     };
     let text = inner.as_ref().unwrap_or(&top);
-    let sees = top.get("vision_config").is_some();
     match model_type.as_str() {
         "gemma3_text" | "gemma3" => {
-            let config = gemma3(&model_type, text, &top, sees)?;
-            Ok(HfConfig::Model(Box::new(model(config, text, &top)?)))
+            let towers = hf_towers::read(&model_type, &top)?;
+            let config = gemma3(&model_type, text, &top, towers.vision.is_some())?;
+            Ok(HfConfig::Model(Box::new(model(config, towers, text, &top)?)))
         }
         "gemma4_text" | "gemma4" | "gemma4_unified" | "gemma4_unified_text" => {
-            let config = gemma4(&model_type, text, &top, sees, None)?;
-            Ok(HfConfig::Model(Box::new(model(config, text, &top)?)))
+            let towers = hf_towers::read(&model_type, &top)?;
+            let config = gemma4(&model_type, text, &top, towers.vision.is_some(), None)?;
+            Ok(HfConfig::Model(Box::new(model(config, towers, text, &top)?)))
         }
         "gemma4_assistant" | "gemma4_unified_assistant" => {
             Ok(HfConfig::Draft(Box::new(drafter(&model_type, text, &top)?)))
@@ -102,7 +118,12 @@ pub(crate) fn unsupported(architecture: &str) -> Error {
     Error::Unsupported { architecture: architecture.to_string(), advice: advice.to_string() }
 }
 
-fn model(text: TextConfig, inner: &Fields<'_>, top: &Fields<'_>) -> Result<ModelConfig> {
+fn model(
+    text: TextConfig,
+    towers: Towers,
+    inner: &Fields<'_>,
+    top: &Fields<'_>,
+) -> Result<ModelConfig> {
     let id = |key: &str, default: u32| -> Result<Option<u32>> {
         match inner.get(key).or_else(|| top.get(key)) {
             None => Ok(Some(default)),
@@ -118,6 +139,7 @@ fn model(text: TextConfig, inner: &Fields<'_>, top: &Fields<'_>) -> Result<Model
         pad_id: id("pad_token_id", 0)?,
         eos_ids: eos,
         text,
+        towers,
     })
 }
 
@@ -544,94 +566,4 @@ impl<'a> Overrides<'a> {
         }
         Ok(heads)
     }
-}
-
-/// Typed access to a JSON object; `null` counts as absent.
-struct Fields<'a>(&'a Map<String, Value>);
-
-impl<'a> Fields<'a> {
-    fn get(&self, key: &str) -> Option<&'a Value> {
-        self.0.get(key).filter(|v| !v.is_null())
-    }
-
-    fn text(&self, key: &str) -> Result<Option<String>> {
-        match self.get(key) {
-            None => Ok(None),
-            // transformers accepts a boolean `use_bidirectional_attention`.
-            Some(Value::Bool(false)) => Ok(None),
-            Some(v) => v
-                .as_str()
-                .map(|s| Some(s.to_string()))
-                .ok_or_else(|| Error::config(format!("{key} is {v}, not text"))),
-        }
-    }
-
-    fn int(&self, key: &str, default: u32) -> Result<u32> {
-        match self.get(key) {
-            None => Ok(default),
-            Some(v) => v
-                .as_u64()
-                .or_else(|| v.as_f64().filter(|x| x.fract() == 0.0).map(floor_to_u64))
-                .and_then(|n| u32::try_from(n).ok())
-                .filter(|n| *n < 1 << 31)
-                .ok_or_else(|| Error::config(format!("{key} is {v}, not a whole number in range"))),
-        }
-    }
-
-    fn positive(&self, key: &str, default: u32) -> Result<u32> {
-        match self.int(key, default)? {
-            0 => Err(Error::config(format!("{key} is 0"))),
-            n => Ok(n),
-        }
-    }
-
-    fn number(&self, key: &str, default: f64) -> Result<f64> {
-        Ok(self.optional_number(key)?.unwrap_or(default))
-    }
-
-    fn optional_number(&self, key: &str) -> Result<Option<f64>> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(v) => v
-                .as_f64()
-                .map(Some)
-                .ok_or_else(|| Error::config(format!("{key} is {v}, not a number"))),
-        }
-    }
-
-    fn flag(&self, key: &str, default: bool) -> Result<bool> {
-        match self.get(key) {
-            None => Ok(default),
-            Some(v) => {
-                v.as_bool().ok_or_else(|| Error::config(format!("{key} is {v}, not true or false")))
-            }
-        }
-    }
-
-    fn object(&self, key: &str) -> Result<Option<Fields<'a>>> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(v) => v
-                .as_object()
-                .map(|m| Some(Fields(m)))
-                .ok_or_else(|| Error::config(format!("{key} is not an object"))),
-        }
-    }
-}
-
-/// Rounds to single precision, as every consumer of these values does.
-#[allow(clippy::as_conversions)]
-fn narrow(x: f64) -> f32 {
-    x as f32
-}
-
-/// Saturates, as `as` does for floats.
-#[allow(clippy::as_conversions)]
-fn floor_to_u32(x: f64) -> u32 {
-    x as u32
-}
-
-#[allow(clippy::as_conversions)]
-fn floor_to_u64(x: f64) -> u64 {
-    x as u64
 }

@@ -8,6 +8,7 @@ use lapidary_program::{Error, FileBytes, Part, Result, WeightStore};
 
 use crate::recode::Recoded;
 use crate::shards::Place;
+use crate::turned::Turned;
 
 /// The weights of a folder under canonical names.
 pub(crate) struct HfStore {
@@ -21,6 +22,8 @@ pub(crate) enum Source {
     Stored(Vec<(Part, Place)>),
     /// Parts that are made from other tensors.
     Recoded(Box<Recoded>),
+    /// Floats of which rows are wanted as columns.
+    Turned(Place, Turned),
     /// Two stacks of matrices `[outer, I, K]` and `[outer, J, K]` in one encoding, joined to
     /// `[outer, I + J, K]`.
     Joined {
@@ -44,6 +47,10 @@ impl Source {
             Source::Recoded(recoded) => {
                 recoded.part(files, part, 0..recoded.rows()).map(Cow::Owned)
             }
+            Source::Turned(place, turned) => match (part, place.bytes(files)) {
+                (Part::Data, Some(bytes)) => turned.whole(bytes).map(Cow::Owned).ok_or_else(absent),
+                _ => Err(absent()),
+            },
             Source::Joined { outer, first, second } => {
                 let (first, second) = (first.part(files, part)?, second.part(files, part)?);
                 join(*outer, &first, &second).map(Cow::Owned).ok_or_else(absent)
@@ -68,7 +75,10 @@ impl WeightStore for HfStore {
         match self.sources.get(weight)? {
             // What fails here fails again, and says why, when the whole part is asked for.
             Source::Recoded(recoded) => recoded.part(&self.files, part, rows).ok(),
-            Source::Stored(_) | Source::Joined { .. } => None,
+            Source::Turned(place, turned) if part == Part::Data => {
+                turned.rows(place.bytes(&self.files)?, rows)
+            }
+            Source::Stored(_) | Source::Turned(..) | Source::Joined { .. } => None,
         }
     }
 
@@ -81,7 +91,7 @@ impl WeightStore for HfStore {
     }
 
     fn forget(&self, weight: &str) {
-        // Pages of what is recoded or joined stay: few folders have such, and they are clean.
+        // Pages of what is recoded, turned or joined stay: few folders have such, and they are clean.
         let Some(Source::Stored(places)) = self.sources.get(weight) else { return };
         for bytes in places.iter().filter_map(|(_, place)| place.bytes(&self.files)) {
             for file in &self.files {

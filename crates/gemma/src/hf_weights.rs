@@ -9,8 +9,10 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::hf_store::{HfStore, Source};
-use crate::names::{EMBED_TOKENS, LM_HEAD, WeightSpec};
+use crate::names::{EMBED_TOKENS, LM_HEAD, Stored, WeightSpec};
 use crate::shards::Shards;
+use crate::towers::is_tower_weight;
+use crate::turned::Turned;
 use crate::{mlx, torchao};
 
 /// How `config.json` says that the weights are quantised.
@@ -128,6 +130,9 @@ fn is_there(files: &Shards, name: &str) -> bool {
 
 /// The names under which a canonical name may stand.
 fn candidates(canonical: &str, prefix: &str) -> Vec<String> {
+    if is_tower_weight(canonical) {
+        return tower_candidates(canonical);
+    }
     match canonical.strip_prefix("model.") {
         Some(rest) => vec![format!("{prefix}{rest}")],
         None if canonical == LM_HEAD => {
@@ -137,6 +142,24 @@ fn candidates(canonical: &str, prefix: &str) -> Vec<String> {
     }
 }
 
+/// Versions of transformers, and MLX, differ about `model.`, and about a level inside of SigLIP.
+fn tower_candidates(canonical: &str) -> Vec<String> {
+    let bare = canonical.strip_prefix("model.").unwrap_or(canonical);
+    let mut stems = vec![bare.to_string()];
+    if let Some(rest) = bare.strip_prefix("vision_tower.vision_model.") {
+        stems.push(format!("vision_tower.{rest}"));
+    }
+    let mut names = vec![canonical.to_string()];
+    for stem in stems {
+        for name in [format!("model.{stem}"), stem] {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    names
+}
+
 fn weight(
     files: &Shards,
     quantisation: &Quantisation,
@@ -144,7 +167,7 @@ fn weight(
     spec: &WeightSpec,
 ) -> Result<Option<Found>> {
     if files.tensors.contains_key(name) {
-        return tensor(files, quantisation, name, &spec.shape).map(Some);
+        return tensor(files, quantisation, name, &spec.shape, &spec.forms()).map(Some);
     }
     switched(files, quantisation, name, spec)
 }
@@ -181,7 +204,7 @@ fn switched(
     let Some((stem, leaf)) = name.rsplit_once(".experts.") else { return Ok(None) };
     let own = |leaf: &str| format!("{stem}.experts.switch_glu.{leaf}.weight");
     if leaf == "down_proj" && files.tensors.contains_key(&own(leaf)) {
-        return tensor(files, quantisation, &own(leaf), &spec.shape).map(Some);
+        return tensor(files, quantisation, &own(leaf), &spec.shape, &spec.forms()).map(Some);
     }
     let (gate, up) = (own("gate_proj"), own("up_proj"));
     let both = files.tensors.contains_key(&gate) && files.tensors.contains_key(&up);
@@ -190,8 +213,9 @@ fn switched(
         return Ok(None);
     };
     let half = [*experts, rows.div_euclid(2), *cols];
-    let first = tensor(files, quantisation, &gate, &half)?;
-    let second = tensor(files, quantisation, &up, &half)?;
+    let form = [Stored::As(half.to_vec())];
+    let first = tensor(files, quantisation, &gate, &half, &form)?;
+    let second = tensor(files, quantisation, &up, &half, &form)?;
     if first.decl != second.decl {
         let what = format!(
             "it is {}, but `{gate}`, which is joined with it, is {}; get a folder that stores both \
@@ -216,6 +240,7 @@ fn tensor(
     quantisation: &Quantisation,
     name: &str,
     shape: &[u64],
+    forms: &[Stored],
 ) -> Result<Found> {
     let Some(tensor) = files.tensors.get(name) else {
         return Err(Error::tensor(name, "it is missing"));
@@ -234,12 +259,19 @@ fn tensor(
             return Err(Error::tensor(name, what));
         }
     };
-    if tensor.shape != shape {
-        let what =
-            format!("it has shape {:?}, the configuration asks for {shape:?}", tensor.shape);
-        return Err(Error::tensor(name, what));
-    }
-    let source = Source::Stored(vec![(Part::Data, tensor.place.clone())]);
+    let place = tensor.place.clone();
+    let source = match forms.iter().find(|form| form.shape() == tensor.shape) {
+        Some(Stored::As(_)) => Source::Stored(vec![(Part::Data, place)]),
+        Some(Stored::Turned { outer, rows, cols, .. }) => {
+            Source::Turned(place, Turned::new([*outer, *rows, *cols], dtype))
+        }
+        None => {
+            let asked = forms.first().map_or(shape, |form| form.shape());
+            let what =
+                format!("it has shape {:?}, the configuration asks for {asked:?}", tensor.shape);
+            return Err(Error::tensor(name, what));
+        }
+    };
     Ok(Found { decl: WeightDecl::dense(shape, dtype), source, quantised: None })
 }
 

@@ -1,18 +1,19 @@
 //! Checkpoints of every kind become programs here.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lapidary_program::lap::{self, Kind};
-use lapidary_program::{Blob, Description, FileBytes, Metadata, Part, Program, WeightDecl, WeightStore};
+use lapidary_program::{Blob, Description, FileBytes, Metadata, Program, WeightDecl, WeightStore};
 
 use crate::build::build;
 use crate::config::{DraftConfig, TextConfig};
 use crate::error::{Error, Result};
+use crate::joined_store::{JoinedStore, Which};
+use crate::mmproj::{self, Notice};
 use crate::names::DRAFT_PREFIX;
+use crate::towers::Towers;
 use crate::{gguf, hf};
 
 /// What `metadata.made_by` says.
@@ -25,13 +26,26 @@ pub struct OpenOptions {
     pub mmap: bool,
     /// A drafter's folder or GGUF file, to add its `draft` method.
     pub draft: Option<PathBuf>,
+    /// The GGUF file of a GGUF model's towers, to add `vision` and `audio`. Without it, the one that
+    /// lies beside the model is taken, if it is the only one that fits.
+    pub mmproj: Option<PathBuf>,
+}
+
+/// A program, and what there is to say of how it was opened.
+pub struct Opened {
+    /// The program.
+    pub program: Program,
+    /// For people.
+    pub notices: Vec<Notice>,
 }
 
 /// A checkpoint that was read but not yet built.
 pub struct Imported {
     /// The text side.
     pub text: TextConfig,
-    /// Its weights under canonical names.
+    /// What it has besides.
+    pub towers: Towers,
+    /// All weights under canonical names.
     pub weights: BTreeMap<String, WeightDecl>,
     /// Their bytes.
     pub store: Arc<dyn WeightStore>,
@@ -53,32 +67,56 @@ pub struct ImportedDraft {
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { mmap: true, draft: None }
+        OpenOptions { mmap: true, draft: None, mmproj: None }
     }
 }
 
 /// Opens a Hugging Face folder (also one that MLX or torchao quantised), a GGUF file or a `.lap`
 /// file.
 pub fn open(path: &Path, options: &OpenOptions) -> Result<Program> {
+    open_noticing(path, options).map(|opened| opened.program)
+}
+
+/// The same, with what there is to say of how it was opened.
+pub fn open_noticing(path: &Path, options: &OpenOptions) -> Result<Opened> {
     let meta = std::fs::metadata(path)
         .map_err(|source| Error::Io { path: path.to_path_buf(), source })?;
+    let mut notices = vec![];
     let imported = if meta.is_dir() {
+        refuse_mmproj(path, options, "a Hugging Face folder holds its towers itself")?;
         hf::read_model(path, options.mmap)?
     } else {
         let bytes = FileBytes::open(path, options.mmap)?;
         match lap::sniff(&bytes) {
-            Kind::Gguf => gguf::read_model(path, bytes)?,
+            Kind::Gguf => {
+                let mut imported = gguf::read_model(path, bytes)?;
+                notices = mmproj::attach(&mut imported, path, options)?;
+                imported
+            }
             _ if options.draft.is_some() => {
                 let what = "a drafter is added when a checkpoint is imported; give the checkpoint's \
                             folder or GGUF file instead of a .lap"
                     .to_string();
                 return Err(Error::NotAModel { path: path.to_path_buf(), what });
             }
-            _ => return Ok(lap::from_bytes(bytes)?),
+            _ => {
+                refuse_mmproj(path, options, "a .lap file holds its towers itself")?;
+                return Ok(Opened { program: lap::from_bytes(bytes)?, notices });
+            }
         }
     };
     let draft = options.draft.as_deref().map(|d| read_draft(d, options.mmap)).transpose()?;
-    assemble(imported, draft)
+    Ok(Opened { program: assemble(imported, draft)?, notices })
+}
+
+fn refuse_mmproj(path: &Path, options: &OpenOptions, why: &str) -> Result<()> {
+    match options.mmproj {
+        None => Ok(()),
+        Some(_) => Err(Error::NotAModel {
+            path: path.to_path_buf(),
+            what: format!("{why}; an mmproj file goes with a GGUF model only"),
+        }),
+    }
 }
 
 fn read_draft(path: &Path, mmap: bool) -> Result<ImportedDraft> {
@@ -90,60 +128,18 @@ fn read_draft(path: &Path, mmap: bool) -> Result<ImportedDraft> {
 
 /// Builds the graphs and makes the program.
 pub fn assemble(model: Imported, draft: Option<ImportedDraft>) -> Result<Program> {
-    let Imported { text, mut weights, mut store, metadata, blobs } = model;
+    let Imported { text, towers, mut weights, mut store, metadata, blobs } = model;
     let mut draft_config = None;
     if let Some(draft) = draft {
         weights.extend(
             draft.weights.into_iter().map(|(name, w)| (format!("{DRAFT_PREFIX}{name}"), w)),
         );
-        store = Arc::new(WithDraft { target: store, draft: draft.store });
+        let which = Which::Prefixed(DRAFT_PREFIX);
+        store = Arc::new(JoinedStore { main: store, other: draft.store, which });
         draft_config = Some(draft.config);
     }
-    let built = build(&text, draft_config.as_ref(), &weights)?;
+    let built = build(&text, draft_config.as_ref(), &towers, &metadata, &weights)?;
     let description =
         Description { metadata, states: built.states, methods: built.methods, weights };
     Ok(Program::new(description, blobs, store)?)
-}
-
-/// A target's weights and, under a prefix, its drafter's.
-struct WithDraft {
-    target: Arc<dyn WeightStore>,
-    draft: Arc<dyn WeightStore>,
-}
-
-impl WeightStore for WithDraft {
-    fn part(&self, weight: &str, part: Part) -> lapidary_program::Result<Cow<'_, [u8]>> {
-        match weight.strip_prefix(DRAFT_PREFIX) {
-            Some(own) => self.draft.part(own, part),
-            None => self.target.part(weight, part),
-        }
-    }
-
-    fn is_at_hand(&self, weight: &str) -> bool {
-        match weight.strip_prefix(DRAFT_PREFIX) {
-            Some(own) => self.draft.is_at_hand(own),
-            None => self.target.is_at_hand(weight),
-        }
-    }
-
-    fn fingerprint(&self) -> Option<[u8; 32]> {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&self.target.fingerprint()?);
-        hasher.update(&self.draft.fingerprint()?);
-        Some(*hasher.finalize().as_bytes())
-    }
-
-    fn forget(&self, weight: &str) {
-        match weight.strip_prefix(DRAFT_PREFIX) {
-            Some(own) => self.draft.forget(own),
-            None => self.target.forget(weight),
-        }
-    }
-
-    fn make_rows(&self, weight: &str, part: Part, rows: Range<usize>) -> Option<Vec<u8>> {
-        match weight.strip_prefix(DRAFT_PREFIX) {
-            Some(own) => self.draft.make_rows(own, part, rows),
-            None => self.target.make_rows(weight, part, rows),
-        }
-    }
 }

@@ -1,6 +1,7 @@
 //! The Gemma family: configuration tables, graph builders, checkpoint readers, recipes.
 //!
-//! A member of the family is a [`TextConfig`]; one set of block functions turns it into a program.
+//! A member of the family is a [`TextConfig`] and its [`towers`]; one set of block functions turns
+//! them into a program.
 //! This room knows Hugging Face and GGUF names. It knows no backend and no HTTP.
 
 macro_rules! untrusted {
@@ -24,17 +25,24 @@ mod error;
 pub mod names;
 pub mod recipes;
 mod released;
+pub mod towers;
 
 untrusted!(pub mod gguf);
 untrusted!(pub mod hf);
 untrusted!(pub mod hf_config);
+untrusted!(mod hf_media);
 untrusted!(mod hf_store);
+untrusted!(mod hf_towers);
 untrusted!(mod hf_weights);
 untrusted!(mod import);
+untrusted!(mod json_fields);
+untrusted!(mod joined_store);
 untrusted!(mod mlx);
+untrusted!(mod mmproj);
 untrusted!(mod recode);
 untrusted!(mod shards);
 untrusted!(mod torchao);
+untrusted!(mod turned);
 
 pub use build::{Built, build};
 pub use config::{
@@ -42,5 +50,8 @@ pub use config::{
     SAMPLING, TextConfig,
 };
 pub use error::{Error, Result};
-pub use import::{Imported, ImportedDraft, MADE_BY, OpenOptions, assemble, open};
+pub use import::{
+    Imported, ImportedDraft, MADE_BY, OpenOptions, Opened, assemble, open, open_noticing,
+};
+pub use mmproj::Notice;
 pub use released::{RELEASED, Released};

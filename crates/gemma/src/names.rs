@@ -1,7 +1,7 @@
 //! The weights that a configuration needs, under their canonical names.
 //!
-//! Canonical names are those of a text-only Hugging Face checkpoint; the readers map other
-//! spellings onto them.
+//! Canonical names are those of a text-only Hugging Face checkpoint, and of a published multimodal
+//! one for towers (`towers/weights.rs`); the readers map other spellings onto them.
 
 use crate::config::{DraftConfig, LayerConfig, TextConfig};
 
@@ -23,6 +23,27 @@ pub struct WeightSpec {
     pub shape: Vec<u64>,
     /// Whether the model can do without it.
     pub optional: bool,
+    /// How it may stand in a file, the likeliest first; empty if only in its own shape.
+    pub stored: Vec<Stored>,
+}
+
+/// How the numbers of a weight stand in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// In their own order, under these lengths.
+    As(Vec<u64>),
+    /// Under these lengths, as `outer` matrices `[cols, rows]` of which each is turned to
+    /// `[rows, cols]`.
+    Turned {
+        /// Lengths in the file.
+        shape: Vec<u64>,
+        /// Matrices.
+        outer: u64,
+        /// Rows of each, once turned.
+        rows: u64,
+        /// Columns of each, once turned.
+        cols: u64,
+    },
 }
 
 /// The prefix of a layer's weights: `model.layers.3.`.
@@ -122,15 +143,51 @@ fn layer_weights(specs: &mut Specs, c: &TextConfig, l: &LayerConfig, i: usize, o
     }
 }
 
-struct Specs(Vec<WeightSpec>);
+impl WeightSpec {
+    /// How the weight may stand in a file.
+    pub fn forms(&self) -> Vec<Stored> {
+        if self.stored.is_empty() {
+            return vec![Stored::As(self.shape.clone())];
+        }
+        self.stored.clone()
+    }
+}
+
+impl Stored {
+    /// Lengths in the file.
+    pub fn shape(&self) -> &[u64] {
+        match self {
+            Stored::As(shape) | Stored::Turned { shape, .. } => shape,
+        }
+    }
+}
+
+/// A list of weights in the making.
+pub(crate) struct Specs(pub Vec<WeightSpec>);
 
 impl Specs {
-    fn need(&mut self, name: &str, shape: &[u64]) {
-        self.0.push(WeightSpec { name: name.into(), shape: shape.into(), optional: false });
+    /// A weight that must be there.
+    pub fn need(&mut self, name: &str, shape: &[u64]) {
+        self.add(name, shape, false, vec![]);
     }
 
-    fn may(&mut self, name: &str, shape: &[u64]) {
-        self.0.push(WeightSpec { name: name.into(), shape: shape.into(), optional: true });
+    /// A weight that may be there.
+    pub fn may(&mut self, name: &str, shape: &[u64]) {
+        self.add(name, shape, true, vec![]);
+    }
+
+    /// A weight that must be there, in one of several forms.
+    pub fn need_stored(&mut self, name: &str, shape: &[u64], stored: Vec<Stored>) {
+        self.add(name, shape, false, stored);
+    }
+
+    /// One number that may be there, as a vector or as a tensor without lengths.
+    pub fn may_scalar(&mut self, name: &str) {
+        self.add(name, &[1], true, vec![Stored::As(vec![]), Stored::As(vec![1])]);
+    }
+
+    fn add(&mut self, name: &str, shape: &[u64], optional: bool, stored: Vec<Stored>) {
+        self.0.push(WeightSpec { name: name.into(), shape: shape.into(), optional, stored });
     }
 
     /// A projection of attention, which `attention_bias` may give a bias.

@@ -3,6 +3,8 @@
 use lapidary_program::{DType, Program};
 use lapidary_quantise::{Action, Error, Group, Method, Quantise, Recipe, Result};
 
+use crate::towers::is_tower_weight;
+
 /// Names of the built-in recipes, most exact first. The codes of `int4` are found by half-quadratic
 /// optimisation, those of `…-minmax` by dividing each group's range evenly.
 pub const BUILT_IN: &[&str] =
@@ -10,6 +12,17 @@ pub const BUILT_IN: &[&str] =
 
 /// Embedding tables and the output head.
 const TABLES: &str = r"(.*\.)?(embed_tokens|embed_tokens_per_layer|lm_head)\.weight";
+/// The linears of a tower's layers: attention, MLPs, and the two around a convolution.
+const TOWER_LINEARS: &str = concat!(
+    r"(.*\.)?(vision_tower|audio_tower)\.(.*\.)?layers\.\d+\.",
+    r"(self_attn\.([qkvo]|out)_proj|self_attn\.post|mlp\.(fc1|fc2|gate_proj|up_proj|down_proj)",
+    r"|feed_forward[12]\.ffw_layer_[12]|lconv1d\.linear_(start|end))(\.linear)?\.weight",
+);
+/// Everything else of a tower: convolutions, position tables, and the linears at either end.
+const TOWER_REST: &str = concat!(
+    r"(.*\.)?(vision_tower|audio_tower|vision_embedder|embed_vision|embed_audio",
+    r"|multi_modal_projector)\..*",
+);
 /// Every weight that no rule before took.
 const REST: &str = ".*";
 
@@ -42,7 +55,7 @@ fn for_layers(name: &str, n_layers: usize) -> Result<Recipe> {
         None => (name, AFFINE4),
     };
     let quantised = |pattern: &str, q| (pattern.to_string(), Action::Quantise(q));
-    let rules = match kind {
+    let mut rules = match kind {
         _ if !BUILT_IN.contains(&name) => {
             let known = BUILT_IN.join(", ");
             return Err(Error::UnknownRecipe { name: name.to_string(), known });
@@ -57,12 +70,20 @@ fn for_layers(name: &str, n_layers: usize) -> Result<Recipe> {
         ],
         _ => vec![quantised(TABLES, ROW8), quantised(REST, affine4)],
     };
+    if kind != "bf16" {
+        // Towers are small beside their models, and an error of theirs is in every row that the
+        // model gets of a picture: eight bits halve them at next to no cost, four would be seen.
+        // What stands at their ends, and what is not a linear, is smaller still and stays.
+        let kept = (TOWER_REST.to_string(), Action::Keep);
+        rules.splice(0..0, [quantised(TOWER_LINEARS, SYMMETRIC8), kept]);
+    }
     Recipe::new(name, rules)
 }
 
-/// One more than the highest number behind `layers.` in the weights' names.
+/// One more than the highest number behind `layers.` in the names of the text side's weights.
 fn n_layers<'a>(names: impl Iterator<Item = &'a String>) -> usize {
     let number = |name: &str| name.split_once("layers.")?.1.split('.').next()?.parse().ok();
+    let names = names.filter(|name| !is_tower_weight(name));
     names.filter_map(|name| number(name)).max().map_or(0, |last: usize| last + 1)
 }
 
@@ -115,6 +136,40 @@ mod tests {
             assert_eq!((method(&plain), method(&min_max)), (Method::Hqq, Method::MinMax));
             assert_eq!(plain.of(linear, &decl()).1, min_max.of(linear, &decl()).1);
         }
+    }
+
+    /// What each recipe does with each weight of the towers of all released models.
+    #[test]
+    fn towers_keep_eight_bits_and_their_tables() {
+        let linears = ["_proj", "fc1", "fc2", "post", "ffw_layer_1", "ffw_layer_2", "linear_start"];
+        for released in crate::RELEASED {
+            let program = released.skeleton().unwrap();
+            let recipes: Vec<Recipe> =
+                BUILT_IN.iter().map(|name| built_in(name, &program).unwrap()).collect();
+            let towers = program.weights().iter().filter(|(name, _)| is_tower_weight(name));
+            for (name, decl) in towers {
+                let stem = name.strip_suffix(".weight").unwrap_or(name);
+                let stem = stem.strip_suffix(".linear").unwrap_or(stem);
+                let linear = name.contains(".layers.")
+                    && decl.shape.len() == 2
+                    && !name.contains("relative_k_proj")
+                    && (linears.iter().any(|l| stem.ends_with(l)) || stem.ends_with("linear_end"));
+                for recipe in &recipes {
+                    let bits = match recipe.of(name, decl).1.encoding {
+                        Encoding::Quant(q) => q.bits,
+                        Encoding::Dense(_) => 16,
+                    };
+                    let want = if linear && recipe.name != "bf16" { 8 } else { 16 };
+                    assert_eq!(bits, want, "{} {name}", recipe.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn layers_of_towers_do_not_count() {
+        let names = ["model.layers.3.x", "model.vision_tower.encoder.layers.26.x"];
+        assert_eq!(n_layers(names.map(String::from).iter()), 4);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::hf_config::{HfConfig, parse};
 use crate::import::{Imported, ImportedDraft, MADE_BY, assemble};
 use crate::names::{WeightSpec, draft_weights, text_weights};
+use crate::towers::{MediaNumbers, media, tower_weights};
 
 /// A released model.
 pub struct Released {
@@ -66,8 +67,11 @@ impl Released {
             }
             None => None,
         };
+        let mut weights = declare(&text_weights(&config.text));
+        weights.extend(declare(&tower_weights(&config.towers, config.text.hidden_size)));
+        let numbers = MediaNumbers::released(&config.towers);
         let model = Imported {
-            weights: declare(&text_weights(&config.text)),
+            weights,
             store: Arc::new(Absent),
             metadata: Metadata {
                 name: self.name.into(),
@@ -81,9 +85,10 @@ impl Released {
                 suppress_ids: vec![],
                 add_bos: true,
                 sampling: SAMPLING,
-                modalities: vec![],
+                media: media(&config.towers, &numbers),
             },
             text: config.text,
+            towers: config.towers,
             blobs: BTreeMap::new(),
         };
         assemble(model, draft)
@@ -93,7 +98,7 @@ impl Released {
 fn declare(specs: &[WeightSpec]) -> BTreeMap<String, WeightDecl> {
     specs
         .iter()
-        .filter(|s| !s.name.ends_with(".bias"))
+        .filter(|s| !(s.optional && s.name.ends_with(".bias")))
         .map(|s| {
             let dtype = if s.name.ends_with("token_ordering") { DType::I64 } else { DType::Bf16 };
             (s.name.clone(), WeightDecl::dense(s.shape.clone(), dtype))

@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::hf_config::unsupported;
 use crate::import::{Imported, ImportedDraft, MADE_BY};
 use crate::names::{WeightSpec, draft_weights, text_weights};
+use crate::towers::Towers;
 
 /// Reads a model.
 pub fn read_model(path: &Path, bytes: FileBytes) -> Result<Imported> {
@@ -43,8 +44,9 @@ pub fn read_model(path: &Path, bytes: FileBytes) -> Result<Imported> {
     if ids.is_some() {
         blobs.insert(blob::TOKENIZER.to_string(), tokenizer_blob(&file, text.vocab_size));
     }
-    let (weights, store) = select(file, &text_weights(&text))?;
-    Ok(Imported { text, weights, store: Arc::new(store), metadata, blobs })
+    let (weights, store) = select(file, &text_weights(&text), &TEXT_NAMES)?;
+    let (towers, store) = (Towers::default(), Arc::new(store));
+    Ok(Imported { text, towers, weights, store, metadata, blobs })
 }
 
 /// Reads a drafter.
@@ -57,7 +59,7 @@ pub fn read_draft(path: &Path, bytes: FileBytes) -> Result<ImportedDraft> {
         });
     }
     let config = config::draft(&file)?;
-    let (weights, store) = select(Arc::new(file), &draft_weights(&config))?;
+    let (weights, store) = select(Arc::new(file), &draft_weights(&config), &TEXT_NAMES)?;
     Ok(ImportedDraft { config, weights, store: Arc::new(store) })
 }
 
@@ -74,18 +76,13 @@ fn family(file: &Gguf) -> Result<Family> {
             return Err(Error::Unsupported {
                 architecture: architecture.to_string(),
                 advice: "it is the image or audio part (mmproj) of a model; give the model's own \
-                         GGUF file"
+                         GGUF file, and this one with --mmproj"
                     .to_string(),
             });
         }
         other => return Err(unsupported(other)),
     };
-    if let Some(n) = file.uint("split.count")?.filter(|n| *n > 1) {
-        return Err(Error::config(format!(
-            "this file is one of {n} parts; join them with `llama-gguf-split --merge`, or get a \
-             file that is not split"
-        )));
-    }
+    refuse_parts(file)?;
     if file.get("gemma3.rope.global.freq_base").is_some() {
         return Err(Error::config(
             "this file is in Ollama's own dialect of GGUF, which leaves out how positions are \
@@ -93,6 +90,17 @@ fn family(file: &Gguf) -> Result<Family> {
         ));
     }
     Ok(family)
+}
+
+/// A file that is one of several is not read.
+pub(super) fn refuse_parts(file: &Gguf) -> Result<()> {
+    match file.uint("split.count")? {
+        Some(n) if n > 1 => Err(Error::config(format!(
+            "this file is one of {n} parts; join them with `llama-gguf-split --merge`, or get a \
+             file that is not split"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// The file's vocabulary as a `tokenizer.json`. Making it takes longer than all else that opening
@@ -106,26 +114,32 @@ fn tokenizer_blob(file: &Arc<Gguf>, vocab_size: u32) -> Blob {
     })
 }
 
+/// Where weights stand in a kind of file.
+pub(super) struct Names<'a> {
+    /// The tensors behind a canonical name.
+    pub of: &'a dyn Fn(&str) -> Option<Tensors>,
+    /// Whether a tensor that no weight uses may be left out.
+    pub is_ignorable: &'a dyn Fn(&str) -> bool,
+}
+
+/// Where the weights of a model or a drafter stand.
+const TEXT_NAMES: Names<'_> = Names { of: &tensors_of, is_ignorable: &is_ignorable };
+
 /// Finds every weight that the configuration needs and checks its shape.
-fn select(
+pub(super) fn select(
     file: Arc<Gguf>,
     specs: &[WeightSpec],
+    names: &Names<'_>,
 ) -> Result<(BTreeMap<String, WeightDecl>, GgufStore)> {
     let mut store = GgufStore::new(file);
     let mut weights = BTreeMap::new();
     for spec in specs {
-        let Some((tensor, decl)) = bind(&mut store, spec)? else { continue };
-        if decl.shape != spec.shape {
-            let what = format!(
-                "it has shape {:?}, the configuration asks for {:?}",
-                decl.shape, spec.shape
-            );
-            return Err(Error::tensor(&tensor, what));
+        if let Some(decl) = bind(&mut store, spec, names)? {
+            weights.insert(spec.name.clone(), decl);
         }
-        weights.insert(spec.name.clone(), decl);
     }
     // A tensor that is not understood may be a bias or a scale that changes every answer.
-    if let Some(stray) = store.unused().find(|t| !is_ignorable(&t.name)) {
+    if let Some(stray) = store.unused().find(|t| !(names.is_ignorable)(&t.name)) {
         let what = "it is not part of the model as it is known here; upgrade lapidary, or get \
                     another file";
         return Err(Error::tensor(&stray.name, what));
@@ -134,14 +148,25 @@ fn select(
 }
 
 /// Binds one weight; `None` if it is absent and may be.
-fn bind(store: &mut GgufStore, spec: &WeightSpec) -> Result<Option<(String, WeightDecl)>> {
+fn bind(
+    store: &mut GgufStore,
+    spec: &WeightSpec,
+    names: &Names<'_>,
+) -> Result<Option<WeightDecl>> {
     let has = |store: &GgufStore, name: &str| store.file().tensor(name).is_some();
-    let name = match tensors_of(&spec.name) {
+    let name = match (names.of)(&spec.name) {
         Some(Tensors::One(name)) => name,
         Some(Tensors::OneOrJoined(whole, [first, second])) => {
             if has(store, &first) && !has(store, &whole) {
                 let decl = store.bind_joined(&spec.name, [&first, &second])?;
-                return Ok(Some((first, decl)));
+                if decl.shape != spec.shape {
+                    let what = format!(
+                        "it has shape {:?}, the configuration asks for {:?}",
+                        decl.shape, spec.shape
+                    );
+                    return Err(Error::tensor(&first, what));
+                }
+                return Ok(Some(decl));
             }
             whole
         }
@@ -151,8 +176,7 @@ fn bind(store: &mut GgufStore, spec: &WeightSpec) -> Result<Option<(String, Weig
     if spec.optional && !has(store, &name) {
         return Ok(None);
     }
-    let decl = store.bind(&spec.name, &name)?;
-    Ok(Some((name, decl)))
+    store.bind_spec(spec, &name).map(Some)
 }
 
 fn metadata(
@@ -178,7 +202,7 @@ fn metadata(
         suppress_ids: ids.map(|v| v.suppress.clone()).unwrap_or_default(),
         add_bos: ids.is_some_and(|v| v.add_bos),
         sampling: sampling(file)?,
-        modalities: vec![],
+        media: Default::default(),
     })
 }
 

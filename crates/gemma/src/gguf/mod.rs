@@ -12,6 +12,9 @@ mod ggml_type;
 mod import;
 mod keys;
 mod merges;
+mod mmproj;
+mod mmproj_config;
+mod mmproj_names;
 mod reader;
 mod store;
 mod tensor_names;
@@ -26,6 +29,7 @@ mod quants;
 
 pub use ggml_type::GgmlType;
 pub use import::{read_draft, read_model};
+pub use mmproj::{ImportedTowers, read_towers};
 pub use reader::{Gguf, TensorInfo};
 pub use store::GgufStore;
 pub use tokenizer::{Vocabulary, vocabulary};

@@ -8,6 +8,8 @@ use lapidary_program::{Encoding, Part, WeightDecl, WeightStore};
 use super::quants;
 use super::reader::{Gguf, TensorInfo};
 use crate::error::{Error, Result};
+use crate::names::{Stored, WeightSpec};
+use crate::turned::Turned;
 
 /// The weights of a GGUF file under canonical names.
 ///
@@ -22,6 +24,8 @@ pub struct GgufStore {
 enum Source {
     /// One tensor as it is.
     Whole(usize),
+    /// One tensor of floats of which rows are wanted as columns.
+    Turned(usize, Turned),
     /// Two tensors of rank 3 and equal type, interleaved by their outermost length: all rows of
     /// the first under index 0, then all rows of the second under index 0, and so on.
     Joined(usize, usize),
@@ -45,6 +49,36 @@ impl GgufStore {
         self.sources.insert(weight.to_string(), Source::Whole(index));
         self.used.insert(index);
         Ok(decl)
+    }
+
+    /// Makes the name of `spec` one for a tensor that stands there in one of its forms, and says what
+    /// it is.
+    pub(super) fn bind_spec(&mut self, spec: &WeightSpec, tensor: &str) -> Result<WeightDecl> {
+        let (index, info) = self.find(tensor)?;
+        let forms = spec.forms();
+        let Some(form) = forms.iter().find(|form| form.shape() == info.shape) else {
+            let asked = forms.first().map_or(spec.shape.as_slice(), |form| form.shape());
+            let what = format!(
+                "it has shape {:?}, the configuration asks for {asked:?}",
+                info.shape
+            );
+            return Err(Error::tensor(tensor, what));
+        };
+        let encoding = encoding(info)?;
+        let source = match (form, encoding) {
+            (Stored::Turned { outer, rows, cols, .. }, Encoding::Dense(dtype)) => {
+                Source::Turned(index, Turned::new([*outer, *rows, *cols], dtype))
+            }
+            // Groups of codes run along a row, which must stay one.
+            (Stored::As(shape), Encoding::Quant(_)) if shape.last() != spec.shape.last() => {
+                return Err(other_form(info));
+            }
+            (Stored::Turned { .. }, Encoding::Quant(_)) => return Err(other_form(info)),
+            (Stored::As(_), _) => Source::Whole(index),
+        };
+        self.sources.insert(spec.name.clone(), source);
+        self.used.insert(index);
+        Ok(WeightDecl { shape: spec.shape.clone(), encoding })
     }
 
     /// Makes `weight` a name for two stacks of matrices `[E, I, K]` and `[E, J, K]`, joined to
@@ -136,7 +170,7 @@ impl WeightStore for GgufStore {
     fn is_at_hand(&self, weight: &str) -> bool {
         let whole = match self.sources.get(weight) {
             Some(Source::Whole(index)) => self.file.tensors().get(*index),
-            _ => None,
+            Some(Source::Turned(..) | Source::Joined(..)) | None => None,
         };
         whole.is_some_and(|t| matches!(t.ggml_type.encoding(), Some(Encoding::Dense(_))))
     }
@@ -144,6 +178,10 @@ impl WeightStore for GgufStore {
     fn make_rows(&self, weight: &str, part: Part, rows: Range<usize>) -> Option<Vec<u8>> {
         match self.sources.get(weight)? {
             Source::Whole(index) => self.quantised_rows(*index, part, &rows),
+            Source::Turned(index, turned) => {
+                let info = self.file.tensors().get(*index).filter(|_| part == Part::Data)?;
+                turned.rows(self.file.tensor_bytes(info), rows)
+            }
             Source::Joined(..) => None,
         }
     }
@@ -154,7 +192,7 @@ impl WeightStore for GgufStore {
 
     fn forget(&self, weight: &str) {
         let tensors = match self.sources.get(weight) {
-            Some(Source::Whole(index)) => vec![*index],
+            Some(Source::Whole(index) | Source::Turned(index, _)) => vec![*index],
             Some(Source::Joined(first, second)) => vec![*first, *second],
             None => vec![],
         };
@@ -166,6 +204,10 @@ impl WeightStore for GgufStore {
     fn part(&self, weight: &str, part: Part) -> lapidary_program::Result<Cow<'_, [u8]>> {
         let bytes = self.sources.get(weight).and_then(|source| match source {
             Source::Whole(index) => self.tensor_part(*index, part),
+            Source::Turned(index, turned) => {
+                let whole = turned.whole(self.tensor_part(*index, part)?.as_ref());
+                whole.map(Cow::Owned)
+            }
             Source::Joined(first, second) => self.joined_part(*first, *second, part),
         });
         bytes.ok_or_else(|| lapidary_program::Error::Weight {
@@ -173,6 +215,14 @@ impl WeightStore for GgufStore {
             what: format!("{part:?} is not stored"),
         })
     }
+}
+
+fn other_form(info: &TensorInfo) -> Error {
+    let what = format!(
+        "it is {}, which can't be read in the order that is wanted; get a file that has it in F16",
+        info.ggml_type.name()
+    );
+    Error::tensor(&info.name, what)
 }
 
 fn encoding(info: &TensorInfo) -> Result<Encoding> {

@@ -1,0 +1,124 @@
+//! Which mmproj file goes with a GGUF model.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lapidary_program::FileBytes;
+
+use crate::config::LayerKind;
+use crate::error::{Error, Result};
+use crate::gguf::{ImportedTowers, read_towers};
+use crate::import::{Imported, OpenOptions};
+use crate::joined_store::{JoinedStore, Which};
+
+/// Something that the user may want to know about how a model was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// This file, which lies beside the model, was taken for its towers.
+    MmprojTaken(PathBuf),
+    /// Several files beside the model fit it, and none was taken.
+    SeveralMmproj(Vec<PathBuf>),
+    /// A file beside the model was not taken.
+    MmprojSkipped {
+        /// The file.
+        path: PathBuf,
+        /// Why it was not.
+        why: String,
+    },
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Notice::MmprojTaken(path) => {
+                write!(f, "pictures and sound are read by {}", path.display())
+            }
+            Notice::SeveralMmproj(paths) => {
+                let names: Vec<String> = paths.iter().map(|p| p.display().to_string()).collect();
+                let names = names.join(", ");
+                write!(f, "several mmproj files fit this model; choose one with --mmproj: {names}")
+            }
+            Notice::MmprojSkipped { path, why } => {
+                write!(f, "{} is not used: {why}", path.display())
+            }
+        }
+    }
+}
+
+/// Joins a model with the towers that the user names, or else with those that lie beside it.
+pub(crate) fn attach(
+    model: &mut Imported,
+    path: &Path,
+    options: &OpenOptions,
+) -> Result<Vec<Notice>> {
+    if let Some(named) = &options.mmproj {
+        let towers = read(named, options.mmap)?;
+        if let Some(why) = towers.misfit(&model.text) {
+            return Err(Error::NotAModel { path: named.clone(), what: why });
+        }
+        join(model, towers);
+        return Ok(vec![]);
+    }
+    let mut notices = vec![];
+    let mut fitting = vec![];
+    for path in beside(path) {
+        let found = read(&path, options.mmap).map_err(|e| e.to_string());
+        let found = found.and_then(|t| match t.misfit(&model.text) {
+            Some(why) => Err(why),
+            None => Ok(t),
+        });
+        match found {
+            Ok(towers) => fitting.push((path, towers)),
+            Err(why) => notices.push(Notice::MmprojSkipped { path, why }),
+        }
+    }
+    if fitting.len() > 1 {
+        notices.push(Notice::SeveralMmproj(fitting.into_iter().map(|(path, _)| path).collect()));
+    } else if let Some((path, towers)) = fitting.pop() {
+        notices.push(Notice::MmprojTaken(path));
+        join(model, towers);
+    }
+    Ok(notices)
+}
+
+fn read(path: &Path, mmap: bool) -> Result<ImportedTowers> {
+    read_towers(path, FileBytes::open(path, mmap)?)
+}
+
+/// Other GGUF files in the model's folder whose names say that they are mmproj files.
+fn beside(path: &Path) -> Vec<PathBuf> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let Ok(entries) = std::fs::read_dir(folder) else { return vec![] };
+    let mut found: Vec<PathBuf> = entries
+        .flatten()
+        .filter(|entry| Some(entry.file_name().as_os_str()) != path.file_name())
+        .filter(|entry| {
+            let name = entry.file_name().to_string_lossy().to_lowercase();
+            name.contains("mmproj") && name.ends_with(".gguf")
+        })
+        .map(|entry| folder.join(entry.file_name()))
+        .filter(|path| path.is_file())
+        .collect();
+    found.sort();
+    found
+}
+
+fn join(model: &mut Imported, towers: ImportedTowers) {
+    let (sliding, full) = towers.sees_blocks(&model.text);
+    for layer in &mut model.text.layers {
+        layer.bidirectional_blocks = match layer.kind {
+            LayerKind::Sliding => sliding,
+            LayerKind::Full => full,
+        };
+    }
+    model.metadata.media = towers.media;
+    model.towers = towers.towers;
+    let which = Which::Named(towers.weights.keys().cloned().collect());
+    model.weights.extend(towers.weights);
+    let main = Arc::clone(&model.store);
+    model.store = Arc::new(JoinedStore { main, other: towers.store, which });
+}
