@@ -19,6 +19,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("lapidary-backend-cpu", &["lapidary-program", "lapidary-backend"]),
     ("lapidary-backends", &["lapidary-backend", "lapidary-backend-cpu", "lapidary-reference"]),
     ("lapidary-gemma", &["lapidary-program", "lapidary-quantise"]),
+    ("lapidary-media", &["lapidary-program"]),
     ("lapidary-quantise", &["lapidary-program"]),
     ("lapidary-runner", &["lapidary-program", "lapidary-backend"]),
     ("lapidary-conformance", &["lapidary-program", "lapidary-backend", "lapidary-reference"]),
@@ -29,18 +30,19 @@ const ROOMS: &[(&str, &[&str])] = &[
             "lapidary-backend",
             "lapidary-backends",
             "lapidary-gemma",
+            "lapidary-media",
             "lapidary-quantise",
             "lapidary-runner",
             "lapidary-reference",
         ],
     ),
-    ("lapidary-fuzz", &["lapidary-program", "lapidary-gemma", "lapidary-runner"]),
+    ("lapidary-fuzz", &["lapidary-program", "lapidary-gemma", "lapidary-media", "lapidary-runner"]),
     ("xtask", &[]),
 ];
 
 /// Rooms in whose sources no model of the family may be named.
 const NAMELESS: &[&str] =
-    &["program", "reference", "backend", "backend-cpu", "backends", "quantise", "runner"];
+    &["program", "reference", "backend", "backend-cpu", "backends", "media", "quantise", "runner"];
 
 /// Fails on an edge that the table doesn't have, and on a crate that it doesn't know.
 pub fn check(root: &Path) -> Result<()> {

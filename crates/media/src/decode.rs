@@ -1,0 +1,178 @@
+//! Files of pictures to RGB.
+
+use std::io::Cursor;
+
+use image::codecs::{bmp, gif, jpeg, png, webp};
+use image::error::{
+    ImageFormatHint, LimitError, LimitErrorKind, UnsupportedError, UnsupportedErrorKind,
+};
+use image::metadata::Orientation;
+use image::{ColorType, DynamicImage, ImageDecoder, ImageError, RgbImage};
+
+use crate::container;
+use crate::error::{Error, Result};
+use crate::limits::Limits;
+use crate::picture::Picture;
+use crate::sniff::{self, PictureFormat};
+
+pub(crate) fn picture(bytes: &[u8], limits: &Limits) -> Result<Picture> {
+    let format = sniff::picture(bytes)?;
+    if format == PictureFormat::WebP {
+        for coded in container::webp::walk(bytes).coded {
+            check_size(coded.width.into(), coded.height.into(), limits)?;
+        }
+    }
+    let file = Cursor::new(bytes);
+    let wrong = |source| failed(format, source, limits);
+    match format {
+        PictureFormat::Png => {
+            check_png(bytes, limits)?;
+            let decoder = png::PngDecoder::with_limits(file, bounded(limits)).map_err(wrong)?;
+            read(decoder, format, limits)
+        }
+        PictureFormat::Jpeg => {
+            let decoder = jpeg::JpegDecoder::new(file).map_err(wrong)?;
+            let (width, height) = decoder.dimensions();
+            check_size(width.into(), height.into(), limits)?;
+            if !container::jpeg::is_whole(bytes) {
+                return Err(Error::CutShort { format: format.name() });
+            }
+            read(decoder, format, limits)
+        }
+        PictureFormat::WebP => {
+            read(webp::WebPDecoder::new(file).map_err(wrong)?, format, limits)
+        }
+        PictureFormat::Gif => read(gif::GifDecoder::new(file).map_err(wrong)?, format, limits),
+        PictureFormat::Bmp => read(bmp::BmpDecoder::new(file).map_err(wrong)?, format, limits),
+    }
+}
+
+/// Fails if a header says that there are too many pixels, or none.
+pub(crate) fn check_size(width: u64, height: u64, limits: &Limits) -> Result<()> {
+    let side = u64::from(limits.max_side);
+    let pixels = width.saturating_mul(height);
+    if pixels == 0 || width > side || height > side || pixels > limits.max_pixels {
+        let Limits { max_pixels, max_side, .. } = *limits;
+        return Err(Error::PictureSize { width, height, max_pixels, max_side });
+    }
+    Ok(())
+}
+
+/// The decoder reads more than the header before it tells the size.
+fn check_png(bytes: &[u8], limits: &Limits) -> Result<()> {
+    let side = |at: usize| -> Option<u64> {
+        let end = at.checked_add(4)?;
+        Some(u32::from_be_bytes(bytes.get(at..end)?.try_into().ok()?).into())
+    };
+    match (side(16), side(20)) {
+        (Some(width), Some(height)) => check_size(width, height, limits),
+        _ => Err(Error::CutShort { format: PictureFormat::Png.name() }),
+    }
+}
+
+pub(crate) fn bounded(limits: &Limits) -> image::Limits {
+    let mut bounds = image::Limits::default();
+    bounds.max_image_width = Some(limits.max_side);
+    bounds.max_image_height = Some(limits.max_side);
+    bounds.max_alloc = Some(limits.max_decode_bytes);
+    bounds
+}
+
+/// Our error for what a decoder said.
+pub(crate) fn failed(format: PictureFormat, source: ImageError, limits: &Limits) -> Error {
+    let memory = |e: &LimitError| e.kind() == LimitErrorKind::InsufficientMemory;
+    match source {
+        ImageError::Limits(e) if memory(&e) => {
+            Error::PictureMemory { max_bytes: limits.max_decode_bytes }
+        }
+        source => Error::Picture { format: format.name(), source },
+    }
+}
+
+fn read(
+    mut decoder: impl ImageDecoder,
+    format: PictureFormat,
+    limits: &Limits,
+) -> Result<Picture> {
+    let (width, height) = decoder.dimensions();
+    check_size(width.into(), height.into(), limits)?;
+    let wrong = |source| failed(format, source, limits);
+    decoder.set_limits(bounded(limits)).map_err(wrong)?;
+    let too_much = Error::PictureMemory { max_bytes: limits.max_decode_bytes };
+    let len = decoder.total_bytes();
+    if len > limits.max_decode_bytes {
+        return Err(too_much);
+    }
+    let Ok(len) = usize::try_from(len) else { return Err(too_much) };
+    // Orientation that can't be read is none: it is not worth a refusal.
+    let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+    let colours = decoder.color_type();
+    let mut raw = vec![0; len];
+    decoder.read_image(&mut raw).map_err(wrong)?;
+    let rgb = to_rgb(raw, colours, format, limits)?;
+    upright(width, height, rgb, orientation).ok_or(Error::CutShort { format: format.name() })
+}
+
+fn upright(width: u32, height: u32, rgb: Vec<u8>, orientation: Orientation) -> Option<Picture> {
+    if orientation == Orientation::NoTransforms {
+        return Picture::from_rgb(width, height, rgb);
+    }
+    let mut turned = DynamicImage::ImageRgb8(RgbImage::from_raw(width, height, rgb)?);
+    turned.apply_orientation(orientation);
+    let turned = turned.into_rgb8();
+    Picture::from_rgb(turned.width(), turned.height(), turned.into_raw())
+}
+
+/// Levels of any kind as RGB of 8 bits.
+fn to_rgb(
+    raw: Vec<u8>,
+    colours: ColorType,
+    format: PictureFormat,
+    limits: &Limits,
+) -> Result<Vec<u8>> {
+    Ok(match colours {
+        ColorType::Rgb8 => raw,
+        ColorType::L8 => raw.iter().flat_map(|l| [*l; 3]).collect(),
+        ColorType::La8 => on_white::<2>(&raw),
+        ColorType::Rgba8 => on_white::<4>(&raw),
+        ColorType::L16 => high_bytes(&raw).flat_map(|l| [l; 3]).collect(),
+        ColorType::Rgb16 => high_bytes(&raw).collect(),
+        ColorType::La16 => on_white::<2>(&high_bytes(&raw).collect::<Vec<u8>>()),
+        ColorType::Rgba16 => on_white::<4>(&high_bytes(&raw).collect::<Vec<u8>>()),
+        other => {
+            let color = UnsupportedErrorKind::Color(other.into());
+            let source = UnsupportedError::from_format_and_kind(ImageFormatHint::Unknown, color);
+            return Err(failed(format, ImageError::Unsupported(source), limits));
+        }
+    })
+}
+
+/// Of 16-bit levels in native order.
+fn high_bytes(raw: &[u8]) -> impl Iterator<Item = u8> + '_ {
+    let (levels, _) = raw.as_chunks::<2>();
+    levels.iter().map(|level| u16::from_ne_bytes(*level).to_be_bytes()[0])
+}
+
+/// Lays grey and alpha (`N` 2) or red, green, blue and alpha (`N` 4) on white.
+pub(crate) fn on_white<const N: usize>(raw: &[u8]) -> Vec<u8> {
+    let (pixels, _) = raw.as_chunks::<N>();
+    let laid = |pixel: &[u8; N]| -> [u8; 3] {
+        let alpha = pixel.last().copied().unwrap_or(255);
+        let level = |i: usize| over_white(pixel.get(i).copied().unwrap_or(0), alpha);
+        if N == 2 { [level(0); 3] } else { [level(0), level(1), level(2)] }
+    };
+    let mut rgb = Vec::with_capacity(pixels.len().saturating_mul(3));
+    pixels.iter().for_each(|pixel| rgb.extend_from_slice(&laid(pixel)));
+    rgb
+}
+
+/// `level` of opacity `alpha` before white, rounded as Pillow rounds it.
+fn over_white(level: u8, alpha: u8) -> u8 {
+    let (level, alpha) = (u32::from(level), u32::from(alpha));
+    let clear = 255u32.saturating_sub(alpha);
+    // 255 · 255 at most, so that nothing here overflows.
+    let sum = level.saturating_mul(alpha).saturating_add(clear.saturating_mul(255));
+    let sum = sum.saturating_add(128).saturating_mul(128);
+    let mixed = (sum >> 8).saturating_add(sum) >> 15;
+    u8::try_from(mixed).unwrap_or(u8::MAX)
+}

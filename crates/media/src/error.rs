@@ -1,0 +1,156 @@
+//! What can be wrong with a file, or with what is asked of it.
+
+/// What this room returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Everything that can go wrong. The sentences name no path and no address: they may be shown to
+/// whoever sent the file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There are no bytes.
+    #[error("the {what} is empty: it has no bytes")]
+    Empty {
+        /// `picture`, `film` or `sound`.
+        what: &'static str,
+    },
+    /// The bytes are of a kind that isn't read.
+    #[error("the {what} looks like {looks_like}, which is not read here; give {takes}")]
+    Unread {
+        /// `picture`, `film` or `sound`.
+        what: &'static str,
+        /// What the bytes look like.
+        looks_like: &'static str,
+        /// What to give instead.
+        takes: &'static str,
+    },
+    /// The picture is larger than what is decoded.
+    #[error(
+        "the picture has {width}×{height} pixels; at most {max_pixels} are read, {max_side} a side"
+    )]
+    PictureSize {
+        /// Pixels, as its header says.
+        width: u64,
+        /// Pixels, as its header says.
+        height: u64,
+        /// The limit.
+        max_pixels: u64,
+        /// The limit.
+        max_side: u32,
+    },
+    /// Decoding the picture would take too much memory.
+    #[error("the picture needs more than {max_bytes} bytes to decode")]
+    PictureMemory {
+        /// The limit.
+        max_bytes: u64,
+    },
+    /// The picture doesn't decode.
+    #[error("the {format} picture is damaged or cut short")]
+    Picture {
+        /// Its format.
+        format: &'static str,
+        /// What the decoder said.
+        source: image::ImageError,
+    },
+    /// The picture ends before its data does.
+    #[error("the {format} picture is cut short")]
+    CutShort {
+        /// Its format.
+        format: &'static str,
+    },
+    /// A number of soft tokens that the program doesn't offer.
+    #[error("{asked} soft tokens for a picture: this model takes {choices:?}")]
+    Budget {
+        /// What was asked for.
+        asked: u32,
+        /// What is offered; nothing where pictures have one size.
+        choices: Vec<u32>,
+    },
+    /// The program's description can't be followed.
+    #[error("the program's description of media is wrong: {what}")]
+    Spec {
+        /// What is wrong.
+        what: String,
+    },
+    /// The film has no frames.
+    #[error("the film has no frames")]
+    NoFrames,
+    /// The film is larger than what is read.
+    #[error(
+        "the film has {frames} frames of {pixels} pixels; at most {max_pixels} in all are read"
+    )]
+    FilmSize {
+        /// Its frames.
+        frames: u64,
+        /// Pixels of one.
+        pixels: u64,
+        /// The limit of their product.
+        max_pixels: u64,
+    },
+    /// Reading the film takes too long.
+    #[error("the film takes longer than {max_s} s to read; cut it, or give fewer pixels")]
+    FilmTime {
+        /// The limit.
+        max_s: u64,
+    },
+    /// `ffmpeg` isn't there.
+    #[error(
+        "this film needs the program `ffmpeg`, which is not on the PATH; animated GIF and WebP and folders of pictures need nothing"
+    )]
+    NoFfmpeg,
+    /// `ffmpeg` couldn't read the film.
+    #[error("ffmpeg can't read the film{}", said(.detail))]
+    Ffmpeg {
+        /// The last thing it said.
+        detail: String,
+    },
+    /// A folder or a process couldn't be read.
+    #[error("the film can't be read")]
+    Io(#[source] std::io::Error),
+    /// The sound doesn't decode.
+    #[error("the sound is damaged, cut short or of a kind that is not read")]
+    Sound(#[source] symphonia::core::errors::Error),
+    /// There is no sound in the file.
+    #[error("there is no sound in the file")]
+    NoSound,
+    /// The rate can't be true.
+    #[error("the sound has {rate} samples in a second; {min} to {max} are read")]
+    SampleRate {
+        /// What its header says.
+        rate: u32,
+        /// The least.
+        min: u32,
+        /// The most.
+        max: u32,
+    },
+    /// The sound is longer than what is decoded.
+    #[error("the sound is longer than {max_s} s, or than {max_bytes} bytes of samples")]
+    SoundLength {
+        /// The limit.
+        max_s: u64,
+        /// The limit.
+        max_bytes: u64,
+    },
+    /// The sound is too short for one frame.
+    #[error("the sound has {samples} samples at {rate} a second; at least {min} are needed")]
+    SoundShort {
+        /// Its samples.
+        samples: usize,
+        /// In one second.
+        rate: u32,
+        /// The least.
+        min: u64,
+    },
+    /// A sample isn't a number that sound can have.
+    #[error("sample {index} of the sound is {value}")]
+    Sample {
+        /// Which sample.
+        index: usize,
+        /// What it is.
+        value: f32,
+    },
+}
+
+fn said(detail: &str) -> String {
+    if detail.is_empty() { String::new() } else { format!(": {detail}") }
+}

@@ -1,0 +1,116 @@
+//! Films from animated GIF and WebP files.
+
+use std::io::Cursor;
+
+use image::AnimationDecoder;
+use image::codecs::{gif, webp};
+use image::{ImageDecoder, ImageError};
+
+use super::{Film, Frame, sampled};
+use crate::container::{self, Inside};
+use crate::decode::{bounded, check_size, failed, on_white};
+use crate::error::{Error, Result};
+use crate::limits::Limits;
+use crate::picture::Picture;
+use crate::sniff::{self, PictureFormat};
+
+pub(super) fn open<'a>(bytes: &'a [u8], max_frames: u32, limits: &Limits) -> Result<Film<'a>> {
+    if bytes.is_empty() {
+        return Err(Error::Empty { what: "film" });
+    }
+    let Some(format) = sniff::animation(bytes) else {
+        let looks_like = sniff::looks_like(bytes);
+        return Err(Error::Unread { what: "film", looks_like, takes: sniff::FILMS });
+    };
+    let inside = frames_inside(bytes, format, limits)?;
+    if inside.is_empty() {
+        let picture = Picture::decode(bytes, limits)?;
+        return Ok(Film::new(std::iter::once(Ok(Frame { seconds: 0.0, picture }))));
+    }
+    let wrong = |source| failed(format, source, limits);
+    let file = Cursor::new(bytes);
+    let (size, frames) = match format {
+        PictureFormat::WebP => {
+            let decoder = webp::WebPDecoder::new(file).map_err(wrong)?;
+            (decoder.dimensions(), decoder.into_frames())
+        }
+        _ => {
+            let mut decoder = gif::GifDecoder::new(file).map_err(wrong)?;
+            decoder.set_limits(bounded(limits)).map_err(wrong)?;
+            (decoder.dimensions(), decoder.into_frames())
+        }
+    };
+    let (width, height) = (u64::from(size.0), u64::from(size.1));
+    check_size(width, height, limits)?;
+    check_work(inside.len() as u64, width * height, limits)?;
+    let wanted = sampled(inside.len() as u64, max_frames);
+    let limits = limits.clone();
+    Ok(Film::new(wanted_only(frames, starts(&inside), wanted, move |e| failed(format, e, &limits))))
+}
+
+/// The frames that the file's blocks announce, none of which is too large.
+fn frames_inside(bytes: &[u8], format: PictureFormat, limits: &Limits) -> Result<Vec<Inside>> {
+    let (frames, coded) = match format {
+        PictureFormat::WebP => {
+            let webp = container::webp::walk(bytes);
+            (webp.frames, webp.coded)
+        }
+        _ => (container::gif::frames(bytes), Vec::new()),
+    };
+    for one in frames.iter().chain(&coded) {
+        check_size(one.width.into(), one.height.into(), limits)?;
+    }
+    Ok(frames)
+}
+
+/// Every frame up to the last that is wanted must be decoded, onto the whole canvas.
+fn check_work(frames: u64, pixels: u64, limits: &Limits) -> Result<()> {
+    if frames.saturating_mul(pixels) > limits.max_film_pixels {
+        return Err(Error::FilmSize { frames, pixels, max_pixels: limits.max_film_pixels });
+    }
+    Ok(())
+}
+
+/// When each frame begins, in seconds.
+fn starts(frames: &[Inside]) -> Vec<f64> {
+    let begin = |ms: &mut u64, frame: &Inside| {
+        let now = *ms;
+        *ms += u64::from(frame.ms);
+        Some(now as f64 / 1000.0)
+    };
+    frames.iter().scan(0, begin).collect()
+}
+
+fn wanted_only<'a>(
+    frames: image::Frames<'a>,
+    starts: Vec<f64>,
+    wanted: Vec<u64>,
+    wrong: impl Fn(ImageError) -> Error + 'a,
+) -> impl Iterator<Item = Result<Frame>> + 'a {
+    let mut frames = frames.zip(starts).zip(0u64..);
+    let mut failed = false;
+    wanted.into_iter().map_while(move |want| {
+        if failed {
+            return None;
+        }
+        // Frames are painted over each other: those between are decoded too.
+        loop {
+            let ((frame, seconds), i) = frames.next()?;
+            match frame {
+                Ok(frame) if i == want => return as_frame(frame, seconds).map(Ok),
+                Ok(_) => {}
+                Err(e) => {
+                    failed = true;
+                    return Some(Err(wrong(e)));
+                }
+            }
+        }
+    })
+}
+
+fn as_frame(frame: image::Frame, seconds: f64) -> Option<Frame> {
+    let pixels = frame.into_buffer();
+    let (width, height) = pixels.dimensions();
+    let picture = Picture::from_rgb(width, height, on_white::<4>(pixels.as_raw()))?;
+    Some(Frame { seconds, picture })
+}

@@ -1,0 +1,44 @@
+//! Sound to frames.
+
+use lapidary_program::{AudioFrames, AudioSpec};
+
+use crate::error::{Error, Result};
+use crate::log_mel;
+use crate::resample::{new_len, resampled};
+use crate::sound::Sound;
+
+/// What `audio` is fed for one sound.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Frames {
+    /// Numbers of each frame in turn.
+    pub data: Vec<f32>,
+    /// Frames.
+    pub n_frames: usize,
+    /// Soft tokens.
+    pub n_soft: usize,
+    /// Whether the sound was longer than what the model listens to.
+    pub is_cut: bool,
+}
+
+/// A sound as frames, at the rate that the program takes.
+pub fn frames(sound: &Sound, spec: &AudioSpec) -> Result<Frames> {
+    let len = new_len(sound.samples().len(), sound.rate(), spec.sample_rate);
+    let heard = len.min(spec.max_samples as usize);
+    let mut samples = resampled(sound, spec.sample_rate, heard);
+    let (n_frames, least) = match &spec.frames {
+        AudioFrames::Raw { len } => (heard.div_ceil((*len).max(1) as usize), 1),
+        AudioFrames::LogMel(mel) => (log_mel::n_frames(heard, mel), log_mel::least(mel)),
+    };
+    if n_frames == 0 {
+        return Err(Error::SoundShort { samples: heard, rate: spec.sample_rate, min: least });
+    }
+    let data = match &spec.frames {
+        AudioFrames::Raw { len } => {
+            samples.resize(n_frames * (*len).max(1) as usize, 0.0);
+            samples
+        }
+        AudioFrames::LogMel(mel) => log_mel::log_mel(&samples, spec.sample_rate, mel)?,
+    };
+    let n_soft = n_frames.div_ceil(spec.stride.max(1) as usize);
+    Ok(Frames { data, n_frames, n_soft, is_cut: heard < len })
+}

@@ -1,0 +1,79 @@
+//! Files of pictures to RGB.
+
+use lapidary_media::{Error, Limits, Picture};
+
+use crate::reference::{Reference, bytes, differences};
+
+/// Decoders of lossy formats differ in their inverse transforms and in how colours are spread over
+/// pixels; each bound is what was seen, and a little.
+fn allowed(name: &str) -> (u8, f64) {
+    match name {
+        "cmyk.jpg" => (3, 0.5),
+        "rgb444.jpg" | "turned.jpg" | "progressive.jpg" => (3, 0.5),
+        "rgb420.jpg" => (4, 0.6),
+        "grey.jpg" => (1, 0.2),
+        "lossy.webp" => (1, 0.1),
+        _ => (0, 0.0),
+    }
+}
+
+#[test]
+fn every_kind_of_picture_is_decoded_as_the_processors_see_it() {
+    let reference = Reference::open("pictures.safetensors");
+    let names = reference.names();
+    let files: Vec<&str> = names.iter().filter_map(|n| n.strip_prefix("decoded.")).collect();
+    assert!(files.len() > 30);
+    for name in files {
+        let key = format!("decoded.{name}");
+        let picture = Picture::decode(&bytes(&format!("pictures/{name}")), &Limits::default());
+        let picture = picture.unwrap_or_else(|e| panic!("{name}: {e:?}"));
+        let [height, width, 3] = reference.shape(&key)[..] else { panic!("{name}") };
+        let size = (picture.width() as usize, picture.height() as usize);
+        assert_eq!(size, (width, height), "{name}");
+        let (most, mean) = differences(picture.data(), &reference.u8(&key));
+        let (max_most, max_mean) = allowed(name);
+        assert!(
+            most <= max_most && mean <= max_mean,
+            "{name}: {most} levels, {mean:.3} on average"
+        );
+    }
+}
+
+#[test]
+fn the_end_of_a_file_cut_short_is_missed_at_every_length() {
+    for name in ["rgb.png", "rgba16.png", "rgb420.jpg", "progressive.jpg", "lossy.webp", "rgb.bmp"]
+    {
+        let whole = bytes(&format!("pictures/{name}"));
+        // A PNG's last chunk and a JPEG's last marker say only that it ends.
+        let step = (whole.len() / 60).max(1);
+        for len in (0..whole.len() - 16).step_by(step) {
+            let cut = Picture::decode(&whole[..len], &Limits::default());
+            assert!(cut.is_err(), "{name} at {len} of {}", whole.len());
+        }
+    }
+}
+
+#[test]
+fn a_picture_may_be_as_large_as_its_limit_and_no_larger() {
+    let file = bytes("pictures/rgb.png");
+    let exact = Limits { max_pixels: 37 * 23, max_side: 37, ..Limits::default() };
+    assert!(Picture::decode(&file, &exact).is_ok());
+    for less in [
+        Limits { max_pixels: 37 * 23 - 1, ..exact.clone() },
+        Limits { max_side: 36, ..exact.clone() },
+    ] {
+        let refused = Picture::decode(&file, &less);
+        assert!(matches!(refused, Err(Error::PictureSize { width: 37, height: 23, .. })));
+    }
+    let little = Limits { max_decode_bytes: 37 * 23 * 3 - 1, ..exact };
+    let refused = Picture::decode(&file, &little);
+    assert!(matches!(refused, Err(Error::PictureMemory { .. })), "{refused:?}");
+}
+
+#[test]
+fn a_picture_needs_all_its_levels() {
+    assert!(Picture::from_rgb(2, 1, vec![0; 6]).is_some());
+    assert!(Picture::from_rgb(2, 1, vec![0; 5]).is_none());
+    assert!(Picture::from_rgb(0, 1, vec![]).is_none());
+    assert!(Picture::from_rgb(u32::MAX, u32::MAX, vec![]).is_none());
+}
