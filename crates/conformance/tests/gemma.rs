@@ -93,6 +93,7 @@ fn forward(engine: &mut dyn Engine, tokens: &[i32], start: usize) -> (Vec<f32>, 
     let positions: Vec<i32> = (start..start + tokens.len()).map(|p| p as i32).collect();
     let slots = vec![0; tokens.len()];
     let rows: Vec<i32> = (0..tokens.len()).map(|r| r as i32).collect();
+    let no_soft = vec![-1; tokens.len()];
     let mut out = Outputs::default();
     let feeds = [
         Feed::i32(input::TOKENS, tokens),
@@ -100,6 +101,8 @@ fn forward(engine: &mut dyn Engine, tokens: &[i32], start: usize) -> (Vec<f32>, 
         Feed::i32(input::POSITIONS, &positions),
         Feed::i32(input::HORIZONS, &positions),
         Feed::i32(input::ROWS, &rows),
+        Feed::i32(input::SOFT_INDEX, &no_soft),
+        Feed::f32(input::SOFT, &[]),
     ];
     engine.run(method::FORWARD, &feeds, &mut out).unwrap();
     (out.get("logits").unwrap().data.clone(), out.get("hidden").unwrap().data.clone())

@@ -14,8 +14,12 @@ pub(crate) struct Batch {
     tokens: Vec<i32>,
     slots: Vec<i32>,
     positions: Vec<i32>,
+    horizons: Vec<i32>,
     rows: Vec<i32>,
     soft_index: Vec<i32>,
+    soft: Vec<f32>,
+    /// Soft rows in `soft`.
+    n_soft: usize,
 }
 
 /// The output that holds the logits.
@@ -27,8 +31,11 @@ impl Batch {
             tokens: Vec::with_capacity(tokens),
             slots: Vec::with_capacity(tokens),
             positions: Vec::with_capacity(tokens),
+            horizons: Vec::with_capacity(tokens),
             rows: Vec::with_capacity(tokens),
             soft_index: Vec::with_capacity(tokens),
+            soft: Vec::new(),
+            n_soft: 0,
         }
     }
 
@@ -36,8 +43,11 @@ impl Batch {
         self.tokens.clear();
         self.slots.clear();
         self.positions.clear();
+        self.horizons.clear();
         self.rows.clear();
         self.soft_index.clear();
+        self.soft.clear();
+        self.n_soft = 0;
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -53,8 +63,25 @@ impl Batch {
         // Ids, slots and positions were checked against limits that are far below 2³¹.
         self.tokens.extend(tokens.iter().map(|t| *t as i32));
         self.slots.extend(tokens.iter().map(|_| slot as i32));
-        self.positions.extend((position..position + tokens.len()).map(|p| p as i32));
+        let positions = position..position + tokens.len();
+        self.positions.extend(positions.clone().map(|p| p as i32));
+        // Without a block every token sees up to itself.
+        self.horizons.extend(positions.map(|p| p as i32));
         self.soft_index.extend(tokens.iter().map(|_| -1));
+    }
+
+    /// Lets a token see up to a later position.
+    pub(crate) fn see_to(&mut self, token: usize, horizon: usize) {
+        self.horizons[token] = horizon as i32;
+    }
+
+    /// Puts soft rows in the place of tokens from `token` on.
+    pub(crate) fn put_soft(&mut self, token: usize, rows: &[f32], n: usize) {
+        for (i, index) in self.soft_index[token..token + n].iter_mut().enumerate() {
+            *index = (self.n_soft + i) as i32;
+        }
+        self.soft.extend_from_slice(rows);
+        self.n_soft += n;
     }
 
     /// Asks for the logits of the newest token; returns the row they will have.
@@ -73,7 +100,7 @@ impl Batch {
         let call = AssertUnwindSafe(|| engine.run(method::FORWARD, &self.feeds(), outputs));
         match catch_unwind(call) {
             Ok(done) => Ok(done?),
-            Err(panic) => Err(panicked(panic.as_ref())),
+            Err(panic) => Err(panicked(method::FORWARD, panic.as_ref())),
         }
     }
 
@@ -93,17 +120,16 @@ impl Batch {
         forward.graph.nodes.get(found?).map(|n| n.name.clone())
     }
 
-    /// All inputs that a text-only call may need; a method takes those it declares.
+    /// All inputs that a call may need; a method takes those it declares.
     fn feeds(&self) -> [Feed<'_>; 7] {
         [
             Feed::i32(input::TOKENS, &self.tokens),
             Feed::i32(input::SLOTS, &self.slots),
             Feed::i32(input::POSITIONS, &self.positions),
-            // Without bidirectional blocks every token sees up to itself.
-            Feed::i32(input::HORIZONS, &self.positions),
+            Feed::i32(input::HORIZONS, &self.horizons),
             Feed::i32(input::ROWS, &self.rows),
             Feed::i32(input::SOFT_INDEX, &self.soft_index),
-            Feed::f32(input::SOFT, &[]),
+            Feed::f32(input::SOFT, &self.soft),
         ]
     }
 }
@@ -116,11 +142,11 @@ pub(crate) fn logits(outputs: &Outputs) -> Result<(&[f32], usize)> {
     }
 }
 
-fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
+pub(crate) fn panicked(method: &'static str, panic: &(dyn std::any::Any + Send)) -> Error {
     let what = panic
         .downcast_ref::<&str>()
         .map(|s| s.to_string())
         .or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "it panicked".to_string());
-    Error::EnginePanicked { method: method::FORWARD, what }
+    Error::EnginePanicked { method, what }
 }

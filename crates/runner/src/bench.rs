@@ -1,9 +1,11 @@
 //! Speed as numbers, in the terms of llama-bench: `ppN` feeds N tokens, `tgN` generates N, each
 //! after `depth` tokens are in the caches.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::error::Result;
+use crate::media::{Prompt, SoftInput, SoftRun};
 use crate::request::{CancelToken, Request};
 use crate::runner::{Rows, Runner};
 use crate::sampler::SamplingParams;
@@ -41,8 +43,7 @@ impl BenchTest {
 /// on what they say, except through the experts that they choose.
 pub fn bench_once(runner: &mut Runner, test: BenchTest) -> Result<f64> {
     let vocab_size = runner.metadata().vocab_size;
-    let tokens: Vec<u32> =
-        (0..test.context() as u32).map(|i| i.wrapping_mul(2_654_435_761) % vocab_size).collect();
+    let tokens = text(test.context(), vocab_size);
     if test.n_gen == 0 {
         return prefill(runner, &tokens, test);
     }
@@ -55,6 +56,40 @@ pub fn bench_once(runner: &mut Runner, test: BenchTest) -> Result<f64> {
     };
     let finish = runner.generate(request, &CancelToken::new(), |_| {})?;
     Ok(finish.stats.decode_s)
+}
+
+/// Seconds of a prompt that shows or plays something.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MediumTimes {
+    /// To make its soft rows.
+    pub encode_s: f64,
+    /// To the first token, all in all.
+    pub first_token_s: f64,
+}
+
+/// Shows or plays an input between a few tokens of text, and takes the first token behind it.
+pub fn bench_medium(
+    runner: &mut Runner,
+    input: &Arc<SoftInput>,
+    n_text: usize,
+) -> Result<MediumTimes> {
+    let vocab_size = runner.metadata().vocab_size;
+    let tokens = text(n_text + input.n_soft, vocab_size);
+    let soft = vec![SoftRun { start: n_text / 2, input: input.clone() }];
+    runner.forget();
+    let request = Request {
+        max_new: 1,
+        ignore_eos: true,
+        ..Request::new(Prompt { tokens, soft }, SamplingParams::greedy())
+    };
+    let stats = runner.generate(request, &CancelToken::new(), |_| {})?.stats;
+    let first_token_s = stats.first_token_s.unwrap_or(stats.encode_s + stats.prefill_s);
+    Ok(MediumTimes { encode_s: stats.encode_s, first_token_s })
+}
+
+/// Tokens that are arbitrary but fixed.
+fn text(n: usize, vocab_size: u32) -> Vec<u32> {
+    (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % vocab_size).collect()
 }
 
 fn prefill(runner: &mut Runner, tokens: &[u32], test: BenchTest) -> Result<f64> {

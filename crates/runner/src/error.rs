@@ -1,5 +1,7 @@
 use std::sync::Arc;
 
+use lapidary_program::Modality;
+
 /// What this room returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -83,6 +85,59 @@ pub enum Error {
         /// The first node whose output is not finite, if a second run shows it.
         node: Option<String>,
     },
+    /// A tower produced NaN or infinity.
+    #[error("non-finite numbers in `{method}`: {}", where_non_finite(node))]
+    NonFiniteSoft {
+        /// The method.
+        method: &'static str,
+        /// The first node whose output is not finite, if a second run shows it.
+        node: Option<String>,
+    },
+    /// The model does not take what was given.
+    #[error("this model takes {}, not {}", takes(supported), given.name())]
+    Modality {
+        /// What was given.
+        given: Modality,
+        /// What it takes besides text.
+        supported: Vec<Modality>,
+    },
+    /// The chat template shows more or fewer media than were given.
+    #[error("{given} media were given and the chat template shows {}", shown_media(*shown))]
+    MediaCount {
+        /// Given.
+        given: usize,
+        /// Shown; `None` if it shows more than were given.
+        shown: Option<usize>,
+    },
+    /// Media are given in another order than the chat template shows them.
+    #[error("the chat template shows {} where {} was given", shown.name(), given.name())]
+    MediaOrder {
+        /// Given.
+        given: Modality,
+        /// Shown.
+        shown: Modality,
+    },
+    /// Ids do not stand for as many soft tokens as there are.
+    #[error("medium {number} has {made} soft tokens and the ids have room for {ids}")]
+    SoftCount {
+        /// Which, from 1.
+        number: usize,
+        /// Soft tokens that it has.
+        made: usize,
+        /// Ids that stand for soft tokens there.
+        ids: usize,
+    },
+    /// A picture is longer than one call may be.
+    #[error(
+        "a picture has {block} soft tokens, which must be run in one call, and a call has at most \
+         {chunk}; choose a smaller picture budget or load with a longer chunk"
+    )]
+    BlockLength {
+        /// Its soft tokens.
+        block: usize,
+        /// The most tokens of one call.
+        chunk: usize,
+    },
     /// Every token is suppressed.
     #[error("no token may be sampled: all are suppressed")]
     AllMasked,
@@ -114,4 +169,18 @@ fn where_non_finite(node: &Option<String>) -> String {
         Some(node) => format!("`{node}` is the first op whose output is not finite"),
         None => "a second run did not show where they arise".to_string(),
     }
+}
+
+fn takes(supported: &[Modality]) -> String {
+    let names = supported.iter().map(|m| m.name());
+    let all: Vec<&str> = std::iter::once("text").chain(names).collect();
+    match all.split_last() {
+        Some((last, [])) => format!("{last} only"),
+        Some((last, rest)) => format!("{} and {last}", rest.join(", ")),
+        None => String::new(),
+    }
+}
+
+fn shown_media(shown: Option<usize>) -> String {
+    shown.map_or("more".to_string(), |n| n.to_string())
 }

@@ -161,11 +161,18 @@ impl ErrorCode {
             Error::Refused(_) | Error::Render(_) | Error::TemplateLimit { .. } => {
                 ErrorCode::TemplateRefused
             }
-            Error::Param { .. } | Error::EmptyPrompt | Error::TokenId { .. } => {
-                ErrorCode::InvalidArgument
-            }
+            Error::Param { .. }
+            | Error::EmptyPrompt
+            | Error::TokenId { .. }
+            | Error::Modality { .. }
+            | Error::MediaCount { .. }
+            | Error::MediaOrder { .. }
+            | Error::SoftCount { .. }
+            | Error::BlockLength { .. } => ErrorCode::InvalidArgument,
             Error::ContextLength { .. } => ErrorCode::ContextLengthExceeded,
-            Error::NonFiniteLogits { .. } => ErrorCode::NonFiniteLogits,
+            Error::NonFiniteLogits { .. } | Error::NonFiniteSoft { .. } => {
+                ErrorCode::NonFiniteLogits
+            }
             Error::AllMasked => ErrorCode::AllMasked,
             Error::Busy { .. } => ErrorCode::Busy,
             Error::Cancelled => ErrorCode::Cancelled,

@@ -1,10 +1,13 @@
 //! One answer in the making.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::error::{Error, Result};
+use crate::media::{Prompt, SoftRun};
 use crate::request::{CancelToken, Event, Finish, FinishReason, GenerationId, Request};
 use crate::sampler::{History, SamplingParams};
+use crate::soft::{Blocks, SoftUse};
 use crate::stats::{Stats, peak_memory_bytes};
 use crate::stop::StopMatcher;
 use crate::tokenizer::{StreamDecoder, Tokenizer};
@@ -18,6 +21,10 @@ pub(crate) struct Generation {
     pub(crate) history: History,
     /// Prompt and answer so far.
     pub(crate) tokens: Vec<u32>,
+    /// Soft tokens of the prompt, and their rows once they are made.
+    pub(crate) soft: Vec<SoftRun>,
+    pub(crate) soft_rows: Vec<Option<Arc<Vec<f32>>>>,
+    pub(crate) blocks: Blocks,
     /// The slot; meaningful once it is admitted.
     pub(crate) slot: usize,
     /// Tokens that the current call holds, and the row of logits that it asks for.
@@ -33,6 +40,8 @@ pub(crate) struct Generation {
     decoded: String,
     shown: String,
     reused: usize,
+    /// Seconds that making soft rows took.
+    pub(crate) encode_s: f64,
     times: Times,
 }
 
@@ -47,6 +56,9 @@ struct Times {
 pub(crate) struct Limits<'a> {
     pub(crate) vocab_size: u32,
     pub(crate) max_context: usize,
+    /// The most tokens of one block.
+    pub(crate) max_block: usize,
+    pub(crate) soft: SoftUse<'a>,
     pub(crate) eos_ids: &'a [u32],
     pub(crate) suppress_ids: &'a [u32],
     pub(crate) tokenizer: Option<&'a Tokenizer>,
@@ -61,8 +73,10 @@ impl Generation {
         seed: u64,
         limits: &Limits<'_>,
     ) -> Result<Self> {
-        let Request { tokens, mut params, max_new, stop, mut stop_ids, .. } = request;
+        let Request { prompt, mut params, max_new, stop, mut stop_ids, .. } = request;
+        let Prompt { tokens, soft } = prompt;
         check_prompt(&tokens, limits)?;
+        let blocks = limits.soft.check(&soft, tokens.len(), limits.max_block)?;
         params.check(limits.vocab_size)?;
         if max_new == 0 {
             return Err(Error::param("max_tokens", "0 tokens were asked for; ask for at least 1"));
@@ -90,6 +104,9 @@ impl Generation {
             params,
             history,
             tokens: all,
+            soft_rows: vec![None; soft.len()],
+            soft,
+            blocks,
             slot: 0,
             packed: 0,
             row: None,
@@ -101,6 +118,7 @@ impl Generation {
             decoded: String::with_capacity(256),
             shown: String::with_capacity(256),
             reused: 0,
+            encode_s: 0.0,
             times: Times { submitted: Instant::now(), started: None, first: None, last: None },
         })
     }
@@ -192,7 +210,8 @@ impl Generation {
             first_token_s: seconds(Some(t.submitted), t.first),
             prompt_tokens: self.prompt_len,
             reused_tokens: self.reused,
-            prefill_s: seconds(t.started, t.first).unwrap_or(0.0),
+            encode_s: self.encode_s,
+            prefill_s: (seconds(t.started, t.first).unwrap_or(0.0) - self.encode_s).max(0.0),
             new_tokens: self.tokens.len() - self.prompt_len,
             decode_s: seconds(t.first, t.last).unwrap_or(0.0),
             seed: self.params.seed.unwrap_or(0),

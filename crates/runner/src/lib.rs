@@ -24,21 +24,24 @@ mod eval;
 mod generation;
 pub mod golden;
 mod kv;
+mod media;
 mod request;
 mod runner;
 mod sampler;
 mod schedule;
+mod soft;
 mod stats;
 mod stop;
 mod tokenizer;
 
-pub use bench::{BenchTest, bench_once};
+pub use bench::{BenchTest, MediumTimes, bench_medium, bench_once};
 pub use chat::{
     ChatInput, ChatTemplate, Content, FunctionCall, Message, Part, Rendered, TokenNames, ToolCall,
 };
 pub use error::{Error, Result};
 pub use error_code::{ERROR_TABLE, ErrorCode, ErrorGroup, ErrorRow};
 pub use eval::{Divergence, Perplexity, divergence, perplexity};
+pub use media::{Medium, Prompt, SoftInput, SoftRun};
 pub use request::{CancelToken, Event, Finish, FinishReason, GenerationId, Request};
 pub use runner::{Rows, Runner, load_template};
 pub use sampler::{History, Sampler, SamplingParams};

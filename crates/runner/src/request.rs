@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::Error;
+use crate::media::Prompt;
 use crate::sampler::SamplingParams;
 use crate::stats::Stats;
 
@@ -11,7 +12,7 @@ use crate::stats::Stats;
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The prompt.
-    pub tokens: Vec<u32>,
+    pub prompt: Prompt,
     /// How tokens are chosen.
     pub params: SamplingParams,
     /// The most tokens of the answer; the context may allow fewer. `usize::MAX` for all it allows.
@@ -82,9 +83,9 @@ pub struct CancelToken(Arc<AtomicBool>);
 
 impl Request {
     /// A request with no stop strings, for as many tokens as the context allows.
-    pub fn new(tokens: Vec<u32>, params: SamplingParams) -> Self {
+    pub fn new(prompt: impl Into<Prompt>, params: SamplingParams) -> Self {
         Request {
-            tokens,
+            prompt: prompt.into(),
             params,
             max_new: usize::MAX,
             stop: vec![],

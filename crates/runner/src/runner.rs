@@ -5,15 +5,17 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use lapidary_backend::{Engine, Outputs};
-use lapidary_program::{Metadata, Program, blob, method};
+use lapidary_program::{Metadata, Modality, Program, blob, method};
 
 use crate::batch::{self, Batch};
 use crate::chat::{ChatInput, ChatTemplate, TokenNames};
 use crate::error::{Error, Result};
 use crate::generation::{Generation, Limits, check_ids};
 use crate::kv::{self, Ring, Slot};
+use crate::media::{Assembly, Medium, Prompt, SoftRun, place};
 use crate::request::{CancelToken, Event, Finish, GenerationId, Request};
 use crate::sampler::{Sampler, SamplingParams, all_finite};
+use crate::soft::{SoftRows, SoftUse};
 use crate::tokenizer::{Tokenizer, load_tokenizer};
 
 /// Runs generations on an engine.
@@ -33,6 +35,7 @@ pub struct Runner {
     max_context: usize,
     pub(crate) batch: Batch,
     pub(crate) outputs: Outputs,
+    pub(crate) soft_rows: SoftRows,
     pub(crate) sampler: Sampler,
     pub(crate) waiting: VecDeque<Generation>,
     pub(crate) active: Vec<Generation>,
@@ -94,6 +97,7 @@ impl Runner {
             max_context,
             batch: Batch::with_capacity(tokens),
             outputs: Outputs::default(),
+            soft_rows: SoftRows::default(),
             sampler: Sampler::default(),
             waiting: VecDeque::new(),
             active: Vec::with_capacity(n_slots),
@@ -148,10 +152,58 @@ impl Runner {
         Ok(tokens)
     }
 
-    /// Tokens of a conversation.
-    pub fn chat_prompt(&self, input: &ChatInput<'_>) -> Result<Vec<u32>> {
+    /// Plain text behind media, and behind the token that begins a sequence if the model wants it.
+    pub fn media_prompt(&self, media: &[Medium], text: &str) -> Result<Prompt> {
+        let metadata = self.metadata();
+        let mut prompt = Assembly::new(self.tokenizer()?, None, self.filler());
+        if let Some(bos) = metadata.bos_id.filter(|_| metadata.add_bos) {
+            prompt.token(bos);
+        }
+        media.iter().try_for_each(|m| prompt.medium(m))?;
+        let mut prompt = prompt.finish()?;
+        prompt.tokens.extend(self.tokenizer()?.encode_text(text)?);
+        Ok(prompt)
+    }
+
+    /// Tokens of a conversation. Each picture, film or sound that it shows is the next of `media`.
+    pub fn chat_prompt(&self, input: &ChatInput<'_>, media: &[Medium]) -> Result<Prompt> {
         let tokenizer = self.tokenizer()?;
-        self.template()?.render(input, Some(tokenizer))?.encode(tokenizer)
+        let rendered = self.template()?.render(input, Some(tokenizer))?;
+        let known = &self.metadata().media;
+        let placeholders: Vec<(Modality, &str)> = [
+            known.image.as_ref().map(|s| (Modality::Image, s.tokens.placeholder.as_str())),
+            known.video.as_ref().map(|s| (Modality::Video, s.tokens.placeholder.as_str())),
+            known.audio.as_ref().map(|s| (Modality::Audio, s.tokens.placeholder.as_str())),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        let mut prompt = Assembly::new(tokenizer, rendered.guard(), self.filler());
+        prompt.template(rendered.guarded(), &placeholders, media)?;
+        prompt.finish()
+    }
+
+    /// Ids that already have one for each soft token, with the media that they stand for, in order.
+    pub fn ids_prompt(&self, ids: Vec<u32>, media: &[Medium]) -> Result<Prompt> {
+        let known = &self.metadata().media;
+        let soft_ids: Vec<u32> = [
+            known.image.as_ref().map(|s| s.tokens.id),
+            known.video.as_ref().map(|s| s.tokens.id),
+            known.audio.as_ref().map(|s| s.tokens.id),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        if media.is_empty() {
+            return Ok(ids.into());
+        }
+        let inputs = media.iter().flat_map(Medium::inputs).cloned().collect();
+        place(ids, inputs, &soft_ids, self.filler())
+    }
+
+    /// The id that stands at soft positions.
+    fn filler(&self) -> u32 {
+        self.metadata().pad_id.unwrap_or(0)
     }
 
     /// Runs one request from beginning to end, telling `on_event` what happens.
@@ -169,12 +221,12 @@ impl Runner {
 
     /// The `n` most likely next tokens one after another, with no token suppressed or taken for an
     /// end. No other generation may be under way.
-    pub fn greedy(&mut self, tokens: &[u32], n: usize) -> Result<Vec<u32>> {
+    pub fn greedy(&mut self, prompt: impl Into<Prompt>, n: usize) -> Result<Vec<u32>> {
         self.idle()?;
         let request = Request {
             max_new: n,
             ignore_eos: true,
-            ..Request::new(tokens.to_vec(), SamplingParams::greedy())
+            ..Request::new(prompt, SamplingParams::greedy())
         };
         self.enqueue(request, &CancelToken::new(), false)?;
         let mut answer = Vec::with_capacity(n.min(self.max_context));
@@ -196,6 +248,19 @@ impl Runner {
         chunk: Option<usize>,
         sink: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<()> {
+        self.logits_with(tokens, &[], rows, chunk, sink)
+    }
+
+    /// The same for tokens of which some are soft. A chunk may be longer than asked for where a
+    /// block of soft tokens is.
+    pub fn logits_with(
+        &mut self,
+        tokens: &[u32],
+        soft: &[SoftRun],
+        rows: Rows,
+        chunk: Option<usize>,
+        sink: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<()> {
         self.idle()?;
         if tokens.is_empty() {
             return Err(Error::EmptyPrompt);
@@ -205,12 +270,21 @@ impl Runner {
             return Err(Error::ContextLength { prompt, max_context });
         }
         check_ids(tokens, self.metadata().vocab_size)?;
-        let chunk = chunk.unwrap_or(usize::MAX).clamp(1, self.limit.chunk);
+        let blocks = SoftUse::of(&self.program).check(soft, tokens.len(), self.limit.chunk)?;
+        let made = soft
+            .iter()
+            .map(|run| self.soft_rows.get(self.engine.as_mut(), &run.input))
+            .collect::<Result<Vec<_>>>()?;
+        let chunk = chunk.unwrap_or(usize::MAX).clamp(blocks.longest().max(1), self.limit.chunk);
         self.slots[0].forget();
-        for (i, part) in tokens.chunks(chunk).enumerate() {
-            let first = i * chunk;
+        let mut first = 0;
+        while first < tokens.len() {
+            let n = blocks.cut(first, chunk.min(tokens.len() - first));
+            let part = &tokens[first..first + n];
             self.batch.clear();
             self.batch.push(0, first, part);
+            let made = soft.iter().zip(&made).map(|(run, rows)| (run, rows.as_slice()));
+            blocks.apply(&mut self.batch, (0, first, n), made);
             let last = first + part.len() == tokens.len();
             match rows {
                 Rows::All => (0..part.len()).for_each(|t| _ = self.batch.ask(t)),
@@ -231,6 +305,11 @@ impl Runner {
                 }
                 sink(if rows == Rows::All { first } else { tokens.len() - 1 }, logits);
             }
+            first += n;
+        }
+        // Soft tokens are not noted, so nothing here may be continued.
+        if !soft.is_empty() {
+            self.slots[0].forget();
         }
         Ok(())
     }
@@ -245,8 +324,9 @@ impl Runner {
         self.waiting.len() + self.active.len()
     }
 
-    /// Forgets all cached tokens of slots that are not in use.
+    /// Forgets all cached tokens of slots that are not in use, and all soft rows.
     pub fn forget(&mut self) {
+        self.soft_rows.forget();
         for i in 0..self.slots.len() {
             if !self.active.iter().any(|g| g.slot == i) {
                 self.slots[i].forget();
@@ -264,6 +344,9 @@ impl Runner {
         let limits = Limits {
             vocab_size: metadata.vocab_size,
             max_context: self.max_context,
+            // A block must find room beside the next token of every other answer.
+            max_block: self.limit.chunk.min(self.limit.tokens + 1 - self.slots.len()),
+            soft: SoftUse::of(&self.program),
             eos_ids: &metadata.eos_ids,
             suppress_ids: if suppress { &metadata.suppress_ids } else { &[] },
             tokenizer: self.tokenizer.as_deref(),

@@ -1,5 +1,7 @@
 //! One step for all generations.
 
+use std::time::Instant;
+
 use crate::batch;
 use crate::error::Error;
 use crate::generation::Generation;
@@ -17,6 +19,7 @@ impl Runner {
     pub fn step(&mut self, on_event: &mut OnEvent<'_>) -> bool {
         self.end_cancelled(on_event);
         self.admit();
+        self.encode();
         self.pack();
         if self.batch.len() > 0 {
             match self.batch.run(self.engine.as_mut(), &mut self.outputs) {
@@ -65,7 +68,8 @@ impl Runner {
             let Some(mut generation) = self.waiting.pop_front() else { return };
             self.clock += 1;
             let state = &mut self.slots[slot];
-            let reused = state.start(&generation.tokens, generation.scope, &self.rings);
+            let reused =
+                state.start(&generation.tokens, &generation.soft, generation.scope, &self.rings);
             state.reserve(generation.max_len());
             state.used = self.clock;
             generation.admit(slot, reused);
@@ -81,13 +85,48 @@ impl Runner {
             let slots = self.slots.iter().enumerate();
             slots.filter(move |(i, _)| !active.iter().any(|g| g.slot == *i))
         };
-        let reusable =
-            |i: usize| self.slots[i].reusable(&generation.tokens, generation.scope, &self.rings);
+        let reusable = |i: usize| {
+            let Generation { tokens, soft, scope, .. } = generation;
+            self.slots[i].reusable(tokens, soft, *scope, &self.rings)
+        };
         let (best, held) = free().map(|(i, s)| (i, s.len())).max_by_key(|(i, _)| reusable(*i))?;
         if reusable(best) * 2 > held {
             return Some(best);
         }
         free().min_by_key(|(_, s)| s.used).map(|(i, _)| i)
+    }
+
+    /// Makes the soft rows that the next call may need.
+    fn encode(&mut self) {
+        let mut i = 0;
+        while i < self.active.len() {
+            let generation = &mut self.active[i];
+            let from = self.slots[generation.slot].len();
+            let next = from..from + self.limit.chunk;
+            let start = Instant::now();
+            let mut made = false;
+            let runs = generation.soft.iter().zip(&mut generation.soft_rows);
+            let result = runs
+                .filter(|(run, rows)| {
+                    let range = run.range();
+                    rows.is_none() && range.start < next.end && next.start < range.end
+                })
+                .try_for_each(|(run, rows)| {
+                    made = true;
+                    *rows = Some(self.soft_rows.get(self.engine.as_mut(), &run.input)?);
+                    Ok(())
+                });
+            if made {
+                generation.encode_s += start.elapsed().as_secs_f64();
+            }
+            match result {
+                Ok(()) => i += 1,
+                Err(e) => {
+                    let generation = self.active.remove(i);
+                    self.failed.push((generation, e));
+                }
+            }
+        }
     }
 
     /// Fills the batch. Answers come first: they wait for one token only.
@@ -102,12 +141,17 @@ impl Runner {
                 }
                 let room = self.limit.tokens - self.batch.len();
                 let n = pending.len().min(self.limit.chunk).min(room);
+                let n = generation.blocks.cut(slot.len(), n);
                 generation.packed = n;
                 generation.row = None;
                 if n == 0 {
                     continue;
                 }
+                let first = self.batch.len();
                 self.batch.push(generation.slot, slot.len(), &pending[..n]);
+                let rows = generation.soft.iter().zip(&generation.soft_rows);
+                let rows = rows.filter_map(|(run, rows)| Some((run, rows.as_ref()?.as_slice())));
+                generation.blocks.apply(&mut self.batch, (first, slot.len(), n), rows);
                 if n == pending.len() {
                     generation.row = Some(self.batch.ask_last());
                 }

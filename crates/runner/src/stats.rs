@@ -11,7 +11,9 @@ pub struct Stats {
     pub prompt_tokens: usize,
     /// How many of them were in the caches already.
     pub reused_tokens: usize,
-    /// Seconds from the first chunk to the first token.
+    /// Seconds that pictures and sounds took to become soft tokens.
+    pub encode_s: f64,
+    /// Seconds from the first chunk to the first token, those left out.
     pub prefill_s: f64,
     /// Tokens that were sampled, the one that stopped it included.
     pub new_tokens: usize,

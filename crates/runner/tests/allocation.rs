@@ -86,7 +86,7 @@ fn engine() -> Quiet {
     let mut g = GraphBuilder::new(&weights, &[]);
     let tokens = g.input(input::TOKENS, ValueType::indices(Sym::Tokens));
     let rows = g.input(input::ROWS, ValueType::indices(Sym::Rows));
-    let embed = Op::Embed { weight: "table".into(), scale: 1.0, soft_id: None };
+    let embed = Op::embed("table", 1.0);
     let x = g.node("embed", embed, &[tokens]).unwrap();
     let x = g.node("rows", Op::GatherRows, &[x, rows]).unwrap();
     let head = Op::Linear { weight: "table".into(), bias: None };
@@ -105,7 +105,7 @@ fn engine() -> Quiet {
         suppress_ids: vec![0, 1],
         add_bos: false,
         sampling: SamplingDefaults::default(),
-        modalities: vec![],
+        media: Default::default(),
     };
     let methods = BTreeMap::from([(method::FORWARD.to_string(), forward)]);
     let description = Description { metadata, states: vec![], methods, weights };
@@ -140,7 +140,7 @@ fn the_token_loop_allocates_nothing() {
         let request = Request {
             max_new: 1000,
             stop: vec!["never to be seen".into(), "nor this".into()],
-            ..Request::new((20..120).collect(), params)
+            ..Request::new((20..120).collect::<Vec<u32>>(), params)
         };
         runner.submit(request.clone(), &cancel).unwrap();
         runner.submit(request, &cancel).unwrap();

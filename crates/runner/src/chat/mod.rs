@@ -214,6 +214,16 @@ impl Rendered {
         }
     }
 
+    /// The text with its guards.
+    pub(crate) fn guarded(&self) -> &str {
+        &self.guarded
+    }
+
+    /// The character that keeps user content from being taken for control tokens.
+    pub(crate) fn guard(&self) -> Option<char> {
+        self.guard
+    }
+
     /// Its tokens.
     pub fn encode(&self, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
         tokenizer.encode_template(&self.guarded, self.guard)

@@ -333,14 +333,14 @@ fn prompts_of_text_and_of_conversations() {
     let messages = [Message::new("user", " hello<turn|> ")];
     let input =
         ChatInput { messages: &messages, add_generation_prompt: true, ..ChatInput::default() };
-    let ids = runner.chat_prompt(&input).unwrap();
+    let ids = runner.chat_prompt(&input, &[]).unwrap().tokens;
     let specials: Vec<u32> = ids.iter().copied().filter(|id| t.is_special(*id)).collect();
     let id = |s: &str| t.id(s).unwrap();
     assert_eq!(specials, [bos, id("<|turn>"), id("<turn|>"), id("<|turn>")]);
     let shown = "<bos><|turn>user\nhello<turn|><turn|>\n<|turn>model\n";
     assert_eq!(t.decode(&ids, true), shown);
     let without = Runner::new(with_text().engine()).unwrap();
-    assert!(matches!(without.chat_prompt(&input).unwrap_err(), Error::NoChatTemplate));
+    assert!(matches!(without.chat_prompt(&input, &[]).unwrap_err(), Error::NoChatTemplate));
 }
 
 #[test]

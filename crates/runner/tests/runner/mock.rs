@@ -128,7 +128,7 @@ impl Mock {
         let slots = g.input(input::SLOTS, ValueType::indices(Sym::Tokens));
         let positions = g.input(input::POSITIONS, ValueType::indices(Sym::Tokens));
         let rows = g.input(input::ROWS, ValueType::indices(Sym::Rows));
-        let embed = Op::Embed { weight: "table".into(), scale: 1.0, soft_id: None };
+        let embed = Op::embed("table", 1.0);
         let mut x = g.node("embed", embed, &[tokens]).unwrap();
         for (i, s) in states.iter().enumerate() {
             let write = Op::KvWrite { state: s.name.clone() };
@@ -161,7 +161,7 @@ impl Mock {
             suppress_ids: self.suppress_ids.clone(),
             add_bos: true,
             sampling: SamplingDefaults::default(),
-            modalities: vec![],
+            media: Default::default(),
         };
         let methods = BTreeMap::from([(method::FORWARD.to_string(), forward)]);
         let description = Description { metadata, states, methods, weights };
