@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 /// Runs Gemma models on whatever you have: one file, every backend, the same tokens.
 #[derive(Debug, Parser)]
@@ -21,6 +21,8 @@ Exit codes: 0 done · 1 failed · 2 wrong usage · 3 invalid model file · 4 out
 pub enum Command {
     /// Answer a prompt, or continue plain text with --raw
     Run(RunArgs),
+    /// Talk with a model; /help lists what can be done besides
+    Chat(ChatArgs),
     /// Turn a checkpoint into one .lap file
     Export(ExportArgs),
     /// Show what a model is: methods, ops, caches, quantisation, sizes
@@ -54,6 +56,73 @@ pub struct ModelArgs {
     /// The model's drafter (…-assistant), a folder or a GGUF file, to add the `draft` method
     #[arg(long, value_name = "PATH")]
     pub draft: Option<PathBuf>,
+    /// The GGUF file with the model's vision and audio towers [default: the one beside it]
+    #[arg(long, value_name = "FILE.gguf")]
+    pub mmproj: Option<PathBuf>,
+}
+
+/// What is shown or played to it. Media stand before the prompt, in the order they are given.
+#[derive(Clone, Debug, Default, Args)]
+pub struct MediaArgs {
+    /// A picture: PNG, JPEG, WebP, GIF or BMP (repeatable)
+    #[arg(long, value_name = "FILE")]
+    pub image: Vec<PathBuf>,
+    /// A film: a folder of pictures, an animated GIF or WebP, or with ffmpeg any (repeatable)
+    #[arg(long, value_name = "FILE|FOLDER")]
+    pub video: Vec<PathBuf>,
+    /// A sound: WAV, FLAC, MP3 or OGG (repeatable)
+    #[arg(long, value_name = "FILE")]
+    pub audio: Vec<PathBuf>,
+    /// Soft tokens of a picture, at most, where the model lets you choose
+    #[arg(long, value_name = "N")]
+    pub image_tokens: Option<u32>,
+    /// Show long pictures whole and in crops, where the model knows crops
+    #[arg(long)]
+    pub pan_and_scan: bool,
+    /// Pictures a second, of a folder of pictures
+    #[arg(long, value_name = "X")]
+    pub fps: Option<f64>,
+    /// The order in which they were given.
+    #[arg(skip)]
+    pub order: Vec<MediaKind>,
+}
+
+/// Which of the lists is next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MediaKind {
+    Image,
+    Video,
+    Audio,
+}
+
+impl MediaArgs {
+    /// Takes the order from what was typed.
+    fn put_in_order(&mut self, matches: &ArgMatches) {
+        use MediaKind::{Audio, Image, Video};
+        let mut all: Vec<(usize, MediaKind)> = Vec::new();
+        for (name, kind) in [("image", Image), ("video", Video), ("audio", Audio)] {
+            all.extend(matches.indices_of(name).into_iter().flatten().map(|at| (at, kind)));
+        }
+        all.sort_unstable_by_key(|(at, _)| *at);
+        self.order = all.into_iter().map(|(_, kind)| kind).collect();
+    }
+}
+
+impl Cli {
+    /// What the user typed.
+    pub fn read() -> Self {
+        let matches = Self::command().get_matches();
+        let mut cli = Self::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
+        let media = match &mut cli.command {
+            Command::Run(args) => Some(&mut args.media),
+            Command::Logits(args) => Some(&mut args.media),
+            _ => None,
+        };
+        if let (Some(media), Some((_, matches))) = (media, matches.subcommand()) {
+            media.put_in_order(matches);
+        }
+        cli
+    }
 }
 
 /// Where to run it.
@@ -94,6 +163,8 @@ pub struct RunArgs {
     /// The prompt; without it, standard input is read
     pub prompt: Option<String>,
     #[command(flatten)]
+    pub media: MediaArgs,
+    #[command(flatten)]
     pub device: DeviceArgs,
     /// Continue the prompt as plain text, without the chat template
     #[arg(long)]
@@ -118,6 +189,28 @@ pub struct RunArgs {
     /// No statistics, no notes
     #[arg(short, long)]
     pub quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ChatArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Instructions before the conversation
+    #[arg(long)]
+    pub system: Option<String>,
+    /// Let the model think first, where its chat template can
+    #[arg(long)]
+    pub think: bool,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    /// The most tokens of one answer
+    #[arg(short = 'n', long, default_value_t = 2048, value_name = "N")]
+    pub max_tokens: usize,
+    /// Positions for the whole conversation (default: the model's own, at most 8192)
+    #[arg(long, value_name = "N", env = "LAPIDARY_CTX")]
+    pub ctx: Option<u32>,
 }
 
 /// How tokens are chosen; what is not given is as the model's makers recommend.
@@ -157,6 +250,9 @@ pub struct ExportArgs {
     /// The model's drafter (…-assistant), a folder or a GGUF file, to add the `draft` method
     #[arg(long, value_name = "PATH", conflicts_with = "synthetic")]
     pub draft: Option<PathBuf>,
+    /// The GGUF file with the model's vision and audio towers [default: the one beside it]
+    #[arg(long, value_name = "FILE.gguf", conflicts_with = "synthetic")]
+    pub mmproj: Option<PathBuf>,
     /// The file to write
     #[arg(short, long, value_name = "FILE.lap")]
     pub out: PathBuf,
@@ -209,9 +305,12 @@ pub struct LogitsArgs {
     pub model: ModelArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// Token ids, `2,105,2364`, or a file that holds them
+    /// Token ids, `2,105,2364`, or a file that holds them; media take the place of the ids of soft
+    /// tokens, in order
     #[arg(long, value_name = "IDS|FILE")]
     pub tokens: String,
+    #[command(flatten)]
+    pub media: MediaArgs,
     /// The safetensors file to write: `logits` [rows, vocab] f32, `greedy` [n] i64
     #[arg(short, long, value_name = "FILE.safetensors")]
     pub out: PathBuf,
@@ -328,6 +427,15 @@ pub struct BenchArgs {
     #[arg(short = 'r', long, default_value_t = 5, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,
+    /// Also show it a picture: its encoding, and the first token behind it
+    #[arg(long)]
+    pub image: bool,
+    /// Also play it a sound of 30 s: its encoding, and the first token behind it
+    #[arg(long)]
+    pub audio: bool,
+    /// Soft tokens of the picture, at most, where the model lets you choose
+    #[arg(long, value_name = "N", requires = "image")]
+    pub image_tokens: Option<u32>,
     /// Feed at most N tokens at once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub chunk: Option<u32>,

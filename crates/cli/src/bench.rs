@@ -1,18 +1,20 @@
 //! `lapidary bench`.
 
 use std::io::Write;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use lapidary_backend::Precision;
-use lapidary_program::{FileBytes, Program};
+use lapidary_program::{FileBytes, Modality, Program};
 use lapidary_quantise::synthetic;
-use lapidary_runner::{BenchTest, Runner, bench_once, peak_memory_bytes};
+use lapidary_runner::{BenchTest, Runner, SoftInput, bench_medium, bench_once, peak_memory_bytes};
 use serde_json::{Value, json};
 
 use crate::args::BenchArgs;
 use crate::exit::Usage;
-use crate::model::{self, Wanted};
+use crate::media;
+use crate::model::{self, MediaNeed, Wanted};
 use crate::recipe;
 use crate::tell::tell;
 
@@ -23,8 +25,17 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let context = tests.iter().map(BenchTest::context).max().unwrap_or(1);
     // One position more: the token behind the last one that is generated has to fit, too.
     let context = u32::try_from(context.saturating_add(1)).unwrap_or(u32::MAX);
+    let media = media_tests(args, &program)?;
+    let shown = media.iter().map(|m| m.input.n_soft + MEDIA_TEXT).max().unwrap_or(0);
+    let context = context.max(u32::try_from(shown + 2).unwrap_or(u32::MAX));
     let facts = Facts::of(&program);
-    let wanted = Wanted { context, chunk: args.chunk, say: false, precision: Precision::Fast };
+    let wanted = Wanted {
+        context,
+        chunk: args.chunk,
+        say: false,
+        precision: Precision::Fast,
+        media: need(&media, &program),
+    };
     let loaded = model::load(program, &args.device, &wanted)?;
     let mut runner = Runner::with_parts(loaded.engine, None, None)?;
     let load_s = loaded.took.as_secs_f64();
@@ -37,8 +48,42 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         for _ in 0..args.repetitions {
             seconds.push(bench_once(&mut runner, *test)?);
         }
-        rows.push(row(args, *test, &seconds, &facts, &runner, load_s));
+        let measured = Measured {
+            name: test.name(),
+            n_prompt: test.n_prompt,
+            n_gen: test.n_gen,
+            depth: test.depth,
+            seconds,
+        };
+        rows.push(row(args, &measured, &facts, &runner, load_s));
         tell(format_args!("note: {} done", test.name()));
+    }
+    for test in &media {
+        bench_medium(&mut runner, &test.input, MEDIA_TEXT)?;
+        let mut times = Vec::new();
+        for _ in 0..args.repetitions {
+            times.push(bench_medium(&mut runner, &test.input, MEDIA_TEXT)?);
+        }
+        let encode: Vec<f64> = times.iter().map(|t| t.encode_s).collect();
+        let first: Vec<f64> = times.iter().map(|t| t.first_token_s).collect();
+        let n = test.input.n_soft;
+        let named = |name: String, seconds: &[f64], n: usize| Measured {
+            name,
+            n_prompt: n,
+            n_gen: 0,
+            depth: 0,
+            seconds: seconds.to_vec(),
+        };
+        let encoded = named(format!("{}{n}", test.name), &encode, n);
+        let answered = named(
+            format!("first token behind {}{n} + {MEDIA_TEXT}", test.name),
+            &first,
+            n + MEDIA_TEXT,
+        );
+        for measured in [encoded, answered] {
+            rows.push(row(args, &measured, &facts, &runner, load_s));
+        }
+        tell(format_args!("note: {} done", test.name));
     }
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -54,7 +99,12 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 fn subject(args: &BenchArgs) -> Result<Program> {
     let program = match (&args.model, &args.synthetic) {
         (Some(path), None) => {
-            let model = crate::args::ModelArgs { model: path.clone(), no_mmap: false, draft: None };
+            let model = crate::args::ModelArgs {
+                model: path.clone(),
+                no_mmap: false,
+                draft: None,
+                mmproj: None,
+            };
             return model::open(&model);
         }
         (None, Some(name)) => recipe::shape(name)?,
@@ -75,6 +125,35 @@ fn tests(args: &BenchArgs) -> Vec<BenchTest> {
         }
     }
     tests
+}
+
+/// Tokens of text around a picture or a sound.
+const MEDIA_TEXT: usize = 32;
+
+/// A picture or a sound to measure with.
+struct MediaTest {
+    name: &'static str,
+    input: Arc<SoftInput>,
+}
+
+fn media_tests(args: &BenchArgs, program: &Program) -> Result<Vec<MediaTest>> {
+    let known = &program.metadata().media;
+    let refused = |given| lapidary_runner::Error::Modality { given, supported: known.modalities() };
+    let mut tests = Vec::new();
+    if args.image {
+        let spec = known.image.as_ref().ok_or_else(|| refused(Modality::Image))?;
+        let input = Arc::new(media::some_picture(spec, args.image_tokens)?);
+        tests.push(MediaTest { name: "image", input });
+    }
+    if args.audio {
+        let spec = known.audio.as_ref().ok_or_else(|| refused(Modality::Audio))?;
+        tests.push(MediaTest { name: "audio", input: Arc::new(media::some_sound(spec)?) });
+    }
+    Ok(tests)
+}
+
+fn need(tests: &[MediaTest], program: &Program) -> MediaNeed {
+    MediaNeed::of_inputs(tests.iter().map(|t| t.input.as_ref()), program)
 }
 
 struct Facts {
@@ -107,21 +186,24 @@ impl Facts {
     }
 }
 
-fn row(
-    args: &BenchArgs,
-    test: BenchTest,
-    seconds: &[f64],
-    facts: &Facts,
-    runner: &Runner,
-    load_s: f64,
-) -> Value {
+/// What was measured, and the seconds of each run.
+struct Measured {
+    name: String,
+    n_prompt: usize,
+    n_gen: usize,
+    depth: usize,
+    seconds: Vec<f64>,
+}
+
+fn row(args: &BenchArgs, test: &Measured, facts: &Facts, runner: &Runner, load_s: f64) -> Value {
     let n = (test.n_prompt + test.n_gen) as f64;
+    let seconds = test.seconds.as_slice();
     let rates: Vec<f64> = seconds.iter().map(|s| n / s.max(1e-9)).collect();
     let (avg_s, stddev_s) = spread(seconds);
     let (avg_ts, stddev_ts) = spread(&rates);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     json!({
-        "test": test.name(),
+        "test": test.name,
         "n_prompt": test.n_prompt,
         "n_gen": test.n_gen,
         "n_depth": test.depth,

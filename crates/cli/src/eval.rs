@@ -10,7 +10,7 @@ use lapidary_runner::{Runner, perplexity};
 use serde_json::json;
 
 use crate::args::PplArgs;
-use crate::model::{self, Wanted};
+use crate::model::{self, MediaNeed, Wanted};
 use crate::progress;
 use crate::tokens::read_text;
 
@@ -24,6 +24,7 @@ pub fn ppl(args: &PplArgs) -> Result<()> {
         chunk: None,
         say: args.device.backend == "auto",
         precision: Precision::Fast,
+        media: MediaNeed::default(),
     };
     let loaded = model::load(program, &args.device, &wanted)?;
     let mut runner = Runner::with_parts(loaded.engine, Some(Arc::new(tokenizer)), None)?;

@@ -89,6 +89,9 @@ fn code(error: &anyhow::Error) -> u8 {
             }
             .exit();
         }
+        if e.is::<lapidary_media::Error>() {
+            return ErrorCode::InvalidArgument.exit();
+        }
         if let Some(e) = e.downcast_ref::<lapidary_gemma::Error>() {
             return of_gemma(e).exit();
         }

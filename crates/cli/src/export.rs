@@ -11,7 +11,7 @@ use lapidary_runner::golden;
 use crate::args::{DeviceArgs, ExportArgs, ModelArgs};
 use crate::exit::Usage;
 use crate::interrupt::cancel_on_interrupt;
-use crate::model::{self, Wanted};
+use crate::model::{self, MediaNeed, Wanted};
 use crate::tell::tell;
 use crate::{progress, recipe, target};
 
@@ -39,6 +39,7 @@ pub fn run(args: &ExportArgs) -> Result<()> {
             chunk: Some(GOLDEN_CONTEXT),
             say: false,
             precision: Precision::Exact,
+            media: MediaNeed::towers(),
         };
         let device = DeviceArgs { backend: "reference".into(), threads: None, precision: None };
         let mut reference = model::load_reference(&Arc::new(program.clone()), &device, &wanted)?;
@@ -63,7 +64,12 @@ fn subject(args: &ExportArgs) -> Result<Program> {
     match (&args.model, &args.synthetic) {
         (Some(path), _) => {
             let (model, draft) = (path.clone(), args.draft.clone());
-            model::open(&ModelArgs { model, no_mmap: args.no_mmap, draft })
+            model::open(&ModelArgs {
+                model,
+                no_mmap: args.no_mmap,
+                draft,
+                mmproj: args.mmproj.clone(),
+            })
         }
         (None, Some(name)) => Ok(synthetic(&recipe::shape(name)?, None)?),
         (None, None) => Err(Usage("give a model, or --synthetic and a shape".into()).into()),

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use anyhow::Result;
-use lapidary_program::{Method, Program, ValueType};
+use lapidary_program::{Method, Program, ValueType, method};
 use serde_json::{Value, json};
 
 use crate::args::InspectArgs;
@@ -112,6 +112,9 @@ fn as_text(program: &Program) -> Result<String> {
         meta.vocab_size,
         meta.max_context_len
     ));
+    let takes = meta.media.modalities();
+    let takes = std::iter::once("text").chain(takes.iter().map(|m| m.name()));
+    line(format!("takes {}", takes.collect::<Vec<_>>().join(", ")));
     let ids = |v: &[u32]| v.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
     let one = |v: Option<u32>| v.map_or("none".to_string(), |id| id.to_string());
     line(format!(
@@ -137,8 +140,13 @@ fn as_text(program: &Program) -> Result<String> {
     }
     line(String::new());
     for (name, m) in program.methods() {
+        let what = match name.as_str() {
+            method::VISION => "patches",
+            method::AUDIO => "frames",
+            _ => "tokens",
+        };
         line(format!(
-            "method {name}: {} ops, at most {} tokens a call",
+            "method {name}: {} ops, at most {} {what} a call",
             m.graph.nodes.len(),
             m.max_chunk
         ));

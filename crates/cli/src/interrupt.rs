@@ -1,6 +1,7 @@
 //! Ctrl-C.
 
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
 use lapidary_runner::CancelToken;
@@ -28,4 +29,39 @@ pub fn remove_on_interrupt(file: &Path) -> Result<()> {
         std::process::exit(130);
     })
     .context("can't listen for Ctrl-C")
+}
+
+/// Ctrl-C in a chat: it ends the answer that is under way; again, the process.
+pub struct Interrupt(Arc<Mutex<Option<CancelToken>>>);
+
+impl Interrupt {
+    /// Listens from here on. While no answer is under way, Ctrl-C ends the process.
+    pub fn listen() -> Result<Self> {
+        let current: Arc<Mutex<Option<CancelToken>>> = Arc::default();
+        let seen = current.clone();
+        ctrlc::set_handler(move || match seen.lock().ok().and_then(|c| c.clone()) {
+            Some(cancel) if !cancel.is_cancelled() => cancel.cancel(),
+            _ => std::process::exit(130),
+        })
+        .context("can't listen for Ctrl-C")?;
+        Ok(Interrupt(current))
+    }
+
+    /// An answer is under way.
+    pub fn arm(&self) -> CancelToken {
+        let cancel = CancelToken::new();
+        self.put(Some(cancel.clone()));
+        cancel
+    }
+
+    /// No answer is under way.
+    pub fn disarm(&self) {
+        self.put(None);
+    }
+
+    fn put(&self, token: Option<CancelToken>) {
+        if let Ok(mut current) = self.0.lock() {
+            *current = token;
+        }
+    }
 }

@@ -13,7 +13,7 @@ use lapidary_runner::{Divergence, Runner, divergence};
 use serde_json::{Value, json};
 
 use crate::args::{KlArgs, ModelArgs};
-use crate::model::{self, Wanted};
+use crate::model::{self, MediaNeed, Wanted};
 use crate::tell::tell;
 use crate::tokens::read_text;
 use crate::{progress, recipe};
@@ -84,7 +84,7 @@ fn reference(args: &KlArgs, program: &Program) -> Result<Program> {
         return under(&args.reference, program);
     }
     let model = PathBuf::from(&args.reference);
-    model::open(&ModelArgs { model, no_mmap: args.model.no_mmap, draft: None })
+    model::open(&ModelArgs { model, no_mmap: args.model.no_mmap, draft: None, mmproj: None })
 }
 
 /// The program's numbers under a recipe, whatever they are quantised to now.
@@ -94,8 +94,13 @@ fn under(name: &str, program: &Program) -> Result<Program> {
 }
 
 fn load(args: &KlArgs, program: Program) -> Result<Runner> {
-    let wanted =
-        Wanted { context: args.text.window, chunk: None, say: false, precision: Precision::Fast };
+    let wanted = Wanted {
+        context: args.text.window,
+        chunk: None,
+        say: false,
+        precision: Precision::Fast,
+        media: MediaNeed::default(),
+    };
     let loaded = model::load(program, &args.device, &wanted)?;
     // Tokens come from the model's own tokenizer; none of these needs one.
     Ok(Runner::with_parts(loaded.engine, None, None)?)

@@ -11,7 +11,8 @@ use serde_json::json;
 use crate::args::{self, LogitsArgs};
 use crate::exit::Usage;
 use crate::interrupt::remove_on_interrupt;
-use crate::model::{self, Wanted};
+use crate::media;
+use crate::model::{self, MediaNeed, Wanted};
 use crate::target;
 use crate::tokens::read_text;
 
@@ -21,19 +22,22 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
     target::check(&args.out)?;
     let program = model::open(&args.model)?;
     let vocab_size = program.metadata().vocab_size as usize;
+    let media = media::prepare(&args.media, &program)?;
     let needed = u32::try_from(tokens.len().saturating_add(args.greedy)).unwrap_or(u32::MAX);
     let wanted = Wanted {
         context: needed.max(1),
         chunk: args.chunk,
         say: args.device.backend == "auto",
         precision: Precision::Exact,
+        media: MediaNeed::of(&media, &program),
     };
     let loaded = model::load(program, &args.device, &wanted)?;
     // Raw ids need no tokenizer, and a broken one must not stand in the way.
     let mut runner = Runner::with_parts(loaded.engine, None, None)?;
 
+    let prompt = runner.ids_prompt(tokens, &media)?;
     let n_rows = match args.rows {
-        args::Rows::All => tokens.len(),
+        args::Rows::All => prompt.tokens.len(),
         args::Rows::Last => 1,
     };
     let mut file = TensorFile::create(&args.out, n_rows, vocab_size, args.greedy)?;
@@ -43,13 +47,13 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
         args::Rows::Last => Rows::Last,
     };
     let mut written: std::io::Result<()> = Ok(());
-    runner.logits(&tokens, rows, None, &mut |_, logits| {
+    runner.logits_with(&prompt.tokens, &prompt.soft, rows, None, &mut |_, logits| {
         if written.is_ok() {
             written = file.f32(logits);
         }
     })?;
     written.with_context(|| args.out.display().to_string())?;
-    let greedy = if args.greedy > 0 { runner.greedy(&tokens, args.greedy)? } else { vec![] };
+    let greedy = if args.greedy > 0 { runner.greedy(prompt, args.greedy)? } else { vec![] };
     file.finish(&greedy, &args.out)
 }
 

@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod cache;
+mod chat;
 mod doctor;
 mod eval;
 mod exit;
@@ -11,6 +12,7 @@ mod inspect;
 mod interrupt;
 mod kl;
 mod logits;
+mod media;
 mod model;
 mod progress;
 mod recipe;
@@ -22,13 +24,12 @@ mod verify;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use crate::args::{Cli, Command, EvalCommand};
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    let done = match Cli::read().command {
         Command::Run(args) => run::run(&args),
+        Command::Chat(args) => chat::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Verify(args) => verify::run(&args),

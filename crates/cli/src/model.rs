@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result};
 use lapidary_backend::{Backend, Device, Engine, LoadOptions, Precision, fit};
-use lapidary_gemma::OpenOptions;
-use lapidary_program::{Program, method};
-use lapidary_runner::{CacheUse, Tokenizer, load_tokenizer_cached};
+use lapidary_gemma::{Notice, OpenOptions};
+use lapidary_program::{ImageSize, Program, method};
+use lapidary_runner::{CacheUse, Medium, SoftInput, Tokenizer, load_tokenizer_cached};
 
 use crate::args::{DeviceArgs, ModelArgs};
 use crate::cache;
@@ -16,7 +16,17 @@ use crate::progress;
 use crate::tell::{debug, tell};
 
 /// What a context is without `--ctx`, where the model has more.
-pub const DEFAULT_CONTEXT: u32 = 8192;
+const DEFAULT_CONTEXT: u32 = 8192;
+
+/// The context that the user asks for, or else the model's own, if it is not too long.
+pub fn context(asked: Option<u32>, program: &Program, say: bool) -> u32 {
+    let own = program.metadata().max_context_len;
+    let context = asked.unwrap_or_else(|| own.min(DEFAULT_CONTEXT));
+    if asked.is_none() && own > DEFAULT_CONTEXT && say {
+        tell(format_args!("note: context {context} of the model's {own}; --ctx takes more"));
+    }
+    context
+}
 
 /// An engine and how long it took.
 pub struct Loaded {
@@ -34,12 +44,88 @@ pub struct Wanted {
     pub say: bool,
     /// How activations meet quantised weights, unless the user says.
     pub precision: Precision,
+    /// What pictures and sounds need.
+    pub media: MediaNeed,
+}
+
+/// What pictures and sounds need of an engine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MediaNeed {
+    /// Patches of the largest picture.
+    pub patches: usize,
+    /// Frames of the longest sound.
+    pub frames: usize,
+    /// Soft tokens that must go into one call.
+    pub block: usize,
+}
+
+impl MediaNeed {
+    /// The towers, with little room.
+    pub fn towers() -> Self {
+        MediaNeed { patches: 1, frames: 1, block: 0 }
+    }
+
+    /// What pictures and sounds of usual size need that are not known yet.
+    pub fn any(program: &Program) -> Self {
+        let image = program.metadata().media.image.as_ref();
+        let block = image.map_or(0, |spec| match spec.size {
+            ImageSize::Fixed { .. } => spec.max_soft(),
+            ImageSize::Budget { default, .. } => default,
+        });
+        MediaNeed { block: block as usize, ..Self::towers() }
+    }
+
+    /// What these need.
+    pub fn of(media: &[Medium], program: &Program) -> Self {
+        Self::of_inputs(media.iter().flat_map(Medium::inputs).map(AsRef::as_ref), program)
+    }
+
+    /// What these need.
+    pub fn of_inputs<'a>(inputs: impl Iterator<Item = &'a SoftInput>, program: &Program) -> Self {
+        let mut need = MediaNeed::default();
+        let known = &program.metadata().media;
+        for input in inputs {
+            let rows = |channels: u64| input.rows.1.len() / (channels.max(1) as usize);
+            match (input.method, &known.image, &known.audio) {
+                (method::VISION, Some(spec), _) => {
+                    need.patches = need.patches.max(rows(spec.channels()));
+                    need.block = need.block.max(input.n_soft);
+                }
+                (method::AUDIO, _, Some(spec)) => {
+                    need.frames = need.frames.max(rows(spec.channels()));
+                }
+                _ => {}
+            }
+        }
+        need
+    }
+
+    /// The methods that will be called: towers only where something is shown or played.
+    fn methods(&self, program: &Program) -> Vec<String> {
+        let wanted = |name: &&String| match name.as_str() {
+            method::VISION => self.patches > 0,
+            method::AUDIO => self.frames > 0,
+            _ => true,
+        };
+        program.methods().keys().filter(wanted).cloned().collect()
+    }
 }
 
 /// Opens a model of any kind.
 pub fn open(args: &ModelArgs) -> Result<Program> {
-    let options = OpenOptions { mmap: !args.no_mmap, draft: args.draft.clone() };
-    lapidary_gemma::open(&args.model, &options).map_err(|e| naming(args, e))
+    let options =
+        OpenOptions { mmap: !args.no_mmap, draft: args.draft.clone(), mmproj: args.mmproj.clone() };
+    let opened = lapidary_gemma::open_noticing(&args.model, &options);
+    let opened = opened.map_err(|e| naming(args, e))?;
+    for notice in &opened.notices {
+        match notice {
+            Notice::SeveralMmproj(_) => tell(format_args!("note: {notice}")),
+            Notice::MmprojTaken(_) | Notice::MmprojSkipped { .. } => {
+                debug(format_args!("{notice}"));
+            }
+        }
+    }
+    Ok(opened.program)
 }
 
 /// The program's tokenizer, out of the cache if it is there.
@@ -116,15 +202,21 @@ fn load_on(
     }
     let allowed = program.method(method::FORWARD)?.max_chunk;
     let preferred = wanted.chunk.unwrap_or_else(|| backend.preferred_chunk());
+    let methods = wanted.media.methods(&program);
+    // A picture goes whole into one call.
+    let preferred = preferred.max(wanted.media.block as u32);
     let options = LoadOptions {
         max_context: wanted.context,
         max_chunk: preferred.min(allowed).min(wanted.context),
         n_slots: 1,
         threads: args.threads.map(usize::from),
         precision: args.precision.map_or(wanted.precision, Precision::from),
+        max_patches: wanted.media.patches as u32,
+        max_frames: wanted.media.frames as u32,
+        methods: methods.clone(),
         pack_cache: cache::root().map(|root| root.join("packs")),
     };
-    for name in program.methods().keys() {
+    for name in &methods {
         let missing = backend.missing_ops(&program, name);
         if !missing.is_empty() {
             let ops = missing.join(", ");

@@ -7,15 +7,16 @@ use anyhow::{Context, Result};
 use lapidary_backend::Precision;
 use lapidary_program::{Metadata, Program};
 use lapidary_runner::{
-    ChatInput, ChatTemplate, Error, Event, FinishReason, Message, Request, Runner, SamplingParams,
-    Stats, Tokenizer, load_template,
+    ChatInput, ChatTemplate, Error, Event, FinishReason, Medium, Message, Prompt, Request, Runner,
+    SamplingParams, Stats, Tokenizer, load_template,
 };
 use serde_json::{Map, Value};
 
-use crate::args::{RunArgs, SamplingArgs};
+use crate::args::{ModelArgs, RunArgs, SamplingArgs};
 use crate::exit::Usage;
 use crate::interrupt::cancel_on_interrupt;
-use crate::model::{self, DEFAULT_CONTEXT, Wanted};
+use crate::media;
+use crate::model::{self, MediaNeed, Wanted};
 use crate::tell::tell;
 
 /// Answers a prompt, token by token.
@@ -24,23 +25,26 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let program = model::open(&args.model)?;
     // Whatever can be refused is refused before the weights are packed, which may take minutes.
     let (tokenizer, template) = text_parts(args, &program)?;
+    let media = media::prepare(&args.media, &program)?;
     let sampling = sampling(&args.sampling, program.metadata());
     sampling.check(program.metadata().vocab_size)?;
-    let own = program.metadata().max_context_len;
-    let context = args.ctx.unwrap_or_else(|| own.min(DEFAULT_CONTEXT));
-    if args.ctx.is_none() && own > DEFAULT_CONTEXT && !args.quiet {
-        tell(format_args!("note: context {context} of the model's {own}; --ctx takes more"));
-    }
-    let wanted = Wanted { context, chunk: None, say: !args.quiet, precision: Precision::Fast };
+    let context = model::context(args.ctx, &program, !args.quiet);
+    let wanted = Wanted {
+        context,
+        chunk: None,
+        say: !args.quiet,
+        precision: Precision::Fast,
+        media: MediaNeed::of(&media, &program),
+    };
     let loaded = model::load(program, &args.device, &wanted)?;
     let mut runner = Runner::with_parts(loaded.engine, Some(tokenizer), template)?;
     runner.set_load_seconds(loaded.took.as_secs_f64());
 
-    let tokens = tokens(args, &runner, &prompt)?;
+    let prompt = assemble(args, &runner, &prompt, &media)?;
     let request = Request {
         max_new: args.max_tokens,
         stop: args.stop.clone(),
-        ..Request::new(tokens, sampling)
+        ..Request::new(prompt, sampling)
     };
     let cancel = cancel_on_interrupt()?;
     let mut out = std::io::stdout().lock();
@@ -60,7 +64,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         .and_then(|()| out.flush())
         .context("can't write to standard output")?;
     if !args.quiet {
-        tell(format_args!("{}", statistics(&finish.stats, finish.reason)));
+        tell(format_args!("{}", statistics(&finish.stats, Some(finish.reason))));
     }
     if finish.reason == FinishReason::Cancelled {
         return Err(Error::Cancelled.into());
@@ -88,34 +92,42 @@ fn text_parts(
     args: &RunArgs,
     program: &Program,
 ) -> Result<(Arc<Tokenizer>, Option<Arc<ChatTemplate>>)> {
-    let tokenizer = Arc::new(model::tokenizer(program, &args.model)?);
     if args.raw {
-        return Ok((tokenizer, None));
+        return Ok((Arc::new(model::tokenizer(program, &args.model)?), None));
     }
-    let Some(template) = load_template(program, Some(&tokenizer))? else {
-        let what = "this model has no chat template (it is probably a base model); --raw continues \
-                    plain text";
-        return Err(Usage(what.into()).into());
-    };
+    let (tokenizer, template) = template(&args.model, program)?;
     Ok((tokenizer, Some(Arc::new(template))))
 }
 
-fn tokens(args: &RunArgs, runner: &Runner, prompt: &str) -> Result<Vec<u32>> {
+/// The tokenizer and the chat template.
+pub fn template(args: &ModelArgs, program: &Program) -> Result<(Arc<Tokenizer>, ChatTemplate)> {
+    let tokenizer = Arc::new(model::tokenizer(program, args)?);
+    let Some(template) = load_template(program, Some(&tokenizer))? else {
+        let what = "this model has no chat template (it is probably a base model); \
+                    `lapidary run --raw` continues plain text";
+        return Err(Usage(what.into()).into());
+    };
+    Ok((tokenizer, template))
+}
+
+/// The prompt behind what is shown and played.
+fn assemble(args: &RunArgs, runner: &Runner, prompt: &str, media: &[Medium]) -> Result<Prompt> {
     if args.raw {
-        return Ok(runner.text_prompt(prompt)?);
+        return Ok(runner.media_prompt(media, prompt)?);
     }
     let mut messages = Vec::new();
     messages.extend(args.system.as_ref().map(|s| Message::new("system", s.as_str())));
-    messages.push(Message::new("user", prompt));
+    messages.push(media::message("user", media, prompt));
     let mut kwargs = Map::new();
     if args.think {
         kwargs.insert("enable_thinking".into(), Value::Bool(true));
     }
     let input = ChatInput { messages: &messages, kwargs, ..ChatInput::default() };
-    Ok(runner.chat_prompt(&input)?)
+    Ok(runner.chat_prompt(&input, media)?)
 }
 
-fn sampling(args: &SamplingArgs, metadata: &Metadata) -> SamplingParams {
+/// What the user asks for, and else what the model's makers recommend.
+pub fn sampling(args: &SamplingArgs, metadata: &Metadata) -> SamplingParams {
     let own = SamplingParams::of(metadata);
     SamplingParams {
         temperature: args.temperature.unwrap_or(own.temperature),
@@ -128,21 +140,26 @@ fn sampling(args: &SamplingArgs, metadata: &Metadata) -> SamplingParams {
     }
 }
 
-fn statistics(s: &Stats, reason: FinishReason) -> String {
+/// How it went, in a line.
+pub fn statistics(s: &Stats, reason: Option<FinishReason>) -> String {
     let seconds = |x: Option<f64>| x.map_or("–".into(), |x| format!("{x:.2} s"));
     let rate = |x: Option<f64>| x.map_or("–".into(), |x| format!("{x:.1} tok/s"));
     let memory = s
         .peak_memory_bytes
         .map_or(String::new(), |n| format!(" · peak {}", indicatif::HumanBytes(n)));
+    let reason = reason.map_or(String::new(), |r| format!(" · {}", r.name()));
+    let encode = match s.encode_s {
+        0.0 => String::new(),
+        x => format!("media {x:.2} s · "),
+    };
     format!(
-        "load {} · first token {} · prompt {} ({}) · answer {} ({}) · {} · seed {}{memory}",
+        "load {} · first token {} · {encode}prompt {} ({}) · answer {} ({}){reason} · seed {}{memory}",
         seconds(s.load_s),
         seconds(s.first_token_s),
         s.prompt_tokens,
         rate(s.prefill_tokens_per_s()),
         s.new_tokens,
         rate(s.decode_tokens_per_s()),
-        reason.name(),
         s.seed,
     )
 }

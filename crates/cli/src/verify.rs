@@ -9,11 +9,12 @@ use std::sync::Arc;
 use anyhow::Result;
 use lapidary_backend::Precision;
 use lapidary_program::lap::{self, Kind};
-use lapidary_runner::golden;
+use lapidary_program::method;
+use lapidary_runner::golden::{self, Golden, Verdict};
 
 use crate::args::VerifyArgs;
 use crate::exit::{Failed, Usage};
-use crate::model::{self, Wanted};
+use crate::model::{self, MediaNeed, Wanted};
 
 /// Checks a file's bytes and a backend's logits, and names the first op that diverges.
 pub fn run(args: &VerifyArgs) -> Result<()> {
@@ -39,34 +40,46 @@ fn check(args: &VerifyArgs, show: &mut dyn FnMut(fmt::Arguments<'_>)) -> Result<
         show(format_args!("bytes: as written"));
     }
     let goldens = golden::of_program(&program)?;
-    let Some(longest) = goldens.iter().map(|g| g.tokens.len()).max() else {
+    let Some(longest) = golden::longest(&goldens) else {
         let what = "it carries no golden logits; `lapidary export` makes a file that does";
         return Err(Usage(what.into()).into());
     };
     let context = program.metadata().max_context_len.min(longest as u32);
-    let wanted = Wanted { context, chunk: Some(context), say: true, precision: Precision::Exact };
+    let wanted = Wanted {
+        context,
+        chunk: Some(context),
+        say: true,
+        precision: Precision::Exact,
+        media: MediaNeed::towers(),
+    };
     let program = Arc::new(program);
     let mut loaded = model::load((*program).clone(), &args.device, &wanted)?;
-    let verdict = golden::verify(loaded.engine.as_mut(), &goldens, args.tolerance)?;
-    show(format_args!(
-        "logits: {} sequences on {}, largest difference {:.3e}, allowed {:.3e}",
-        verdict.n_sequences,
-        loaded.engine.describe(),
-        verdict.max_difference,
-        verdict.tolerance
-    ));
-    if verdict.passed() {
+    let verdicts = golden::verify(loaded.engine.as_mut(), &goldens, args.tolerance)?;
+    for v in &verdicts {
+        let what = match v.method {
+            method::FORWARD => format!("logits: {} sequences", v.n_calls),
+            tower => format!("{tower}: {} call", v.n_calls),
+        };
+        show(format_args!(
+            "{what} on {}, largest difference {:.3e}, allowed {:.3e}",
+            loaded.engine.describe(),
+            v.max_difference,
+            v.tolerance
+        ));
+    }
+    if verdicts.iter().all(Verdict::passed) {
         show(format_args!("passed"));
         return Ok(true);
     }
     show(format_args!("FAILED"));
     let wanted = Wanted { say: false, ..wanted };
     let mut reference = model::load_reference(&program, &args.device, &wanted)?;
-    for g in &goldens {
+    let failed = |g: &&Golden| verdicts.iter().any(|v| v.method == g.method() && !v.passed());
+    for g in goldens.iter().filter(failed) {
         let found = golden::first_divergence(
             loaded.engine.as_mut(),
             reference.engine.as_mut(),
-            &g.tokens,
+            g,
             args.tolerance,
         )?;
         if let Some(d) = found {

@@ -65,7 +65,7 @@ fn program(rows: u64, n: usize) -> Program {
     let mut g = GraphBuilder::new(&weights, &[]);
     let tokens = g.input(input::TOKENS, ValueType::indices(Sym::Tokens));
     let asked = g.input(input::ROWS, ValueType::indices(Sym::Rows));
-    let embed = Op::Embed { weight: "table".into(), scale: 1.0, soft_id: None };
+    let embed = Op::embed("table", 1.0);
     let mut x = g.node("embed", embed, &[tokens]).unwrap();
     for i in 0..n {
         let linear = Op::Linear { weight: format!("linear.{i}"), bias: None };
@@ -88,7 +88,7 @@ fn program(rows: u64, n: usize) -> Program {
         suppress_ids: vec![],
         add_bos: false,
         sampling: SamplingDefaults::default(),
-        modalities: vec![],
+        media: Default::default(),
     };
     let methods = [(method::FORWARD.to_string(), Method::new(8, graph))].into();
     let description = Description { metadata, states: vec![], methods, weights };

@@ -25,7 +25,7 @@ fn program(rows: u64, cols: u64, values: &[f32], dtype: DType) -> Program {
     let mut g = GraphBuilder::new(&weights, &[]);
     let tokens = g.input(input::TOKENS, ValueType::indices(Sym::Tokens));
     let asked = g.input(input::ROWS, ValueType::indices(Sym::Rows));
-    let embed = Op::Embed { weight: table.into(), scale: 1.0, soft_id: None };
+    let embed = Op::embed(table, 1.0);
     let x = g.node("embed", embed, &[tokens]).unwrap();
     let x = g.node("rows", Op::GatherRows, &[x, asked]).unwrap();
     let linear = Op::Linear { weight: head.into(), bias: None };
@@ -55,7 +55,7 @@ fn program(rows: u64, cols: u64, values: &[f32], dtype: DType) -> Program {
         suppress_ids: vec![],
         add_bos: false,
         sampling: SamplingDefaults::default(),
-        modalities: vec![],
+        media: Default::default(),
     };
     let methods = [(method::FORWARD.to_string(), Method::new(8, graph))].into();
     let description = Description { metadata, states: vec![], methods, weights };
