@@ -40,7 +40,7 @@ pub struct Lapidary {
 impl Lapidary {
     /// Does what `lapidary run` does.
     pub fn load(args: &EngineArgs) -> Result<Self> {
-        let program = lapidary_gemma::open(&args.model, &OpenOptions { mmap: true, draft: None })?;
+        let program = lapidary_gemma::open(&args.model, &OpenOptions::default())?;
         let cache = cache_root();
         let tokenizer = load_tokenizer_cached(&program, cache.as_deref())?;
         let tokenizer = tokenizer.map(|(tokenizer, _)| Arc::new(tokenizer));
