@@ -246,19 +246,21 @@ impl<'a> Assembly<'a> {
     }
 }
 
-/// Puts media where ids already stand for their soft tokens, in order.
+/// Puts media where ids already stand for their soft tokens: each input with the id of its kind, in
+/// order.
 pub(crate) fn place(
     mut tokens: Vec<u32>,
-    inputs: Vec<Arc<SoftInput>>,
+    inputs: Vec<(u32, Arc<SoftInput>)>,
     soft_ids: &[u32],
     filler: u32,
 ) -> Result<Prompt> {
-    let is_soft: Vec<bool> = tokens.iter().map(|t| soft_ids.contains(t)).collect();
+    let ids = tokens.clone();
+    let is_soft = |i: &usize| soft_ids.contains(&ids[*i]);
     let mut soft = Vec::with_capacity(inputs.len());
     let mut next = 0;
-    for input in inputs {
-        let start = (next..tokens.len()).find(|i| is_soft[*i]).unwrap_or(tokens.len());
-        let run = is_soft[start..].iter().take_while(|s| **s).count();
+    for (id, input) in inputs {
+        let start = (next..ids.len()).find(is_soft).unwrap_or(ids.len());
+        let run = ids[start..].iter().take_while(|t| **t == id).count();
         if run < input.n_soft {
             return Err(Error::SoftCount { number: soft.len() + 1, made: input.n_soft, ids: run });
         }
@@ -266,11 +268,10 @@ pub(crate) fn place(
         tokens[start..next].fill(filler);
         soft.push(SoftRun { start, input });
     }
-    if let Some(left) = (next..tokens.len()).find(|i| is_soft[*i]) {
-        let ids = is_soft[left..].iter().filter(|s| **s).count();
-        return Err(Error::SoftCount { number: soft.len() + 1, made: 0, ids });
+    match (next..ids.len()).filter(is_soft).count() {
+        0 => Ok(Prompt { tokens, soft }),
+        left => Err(Error::SoftCount { number: soft.len() + 1, made: 0, ids: left }),
     }
-    Ok(Prompt { tokens, soft })
 }
 
 #[cfg(test)]
@@ -405,7 +406,7 @@ mod tests {
 
     #[test]
     fn ids_that_are_there_already_are_matched_in_order() {
-        let inputs = || vec![Arc::new(input(2, 1)), Arc::new(input(1, 2))];
+        let inputs = || vec![(9, Arc::new(input(2, 1))), (9, Arc::new(input(1, 2)))];
         let prompt = place(vec![5, 9, 9, 6, 9, 7], inputs(), &[9], 0).unwrap();
         assert_eq!(prompt.tokens, [5, 0, 0, 6, 0, 7]);
         assert_eq!(prompt.soft.iter().map(|r| r.start).collect::<Vec<_>>(), [1, 4]);
@@ -414,5 +415,8 @@ mod tests {
         for ids in [vec![9, 5, 9], vec![9, 9, 5], vec![9, 9, 5, 9, 9]] {
             assert!(place(ids.clone(), inputs(), &[9], 0).is_err(), "{ids:?}");
         }
+        let mixed = || vec![(9, Arc::new(input(1, 1))), (8, Arc::new(input(1, 2)))];
+        assert!(place(vec![9, 8], mixed(), &[8, 9], 0).is_ok());
+        assert!(place(vec![8, 9], mixed(), &[8, 9], 0).is_err(), "a sound where a picture stands");
     }
 }

@@ -12,7 +12,7 @@ use crate::chat::{ChatInput, ChatTemplate, TokenNames};
 use crate::error::{Error, Result};
 use crate::generation::{Generation, Limits, check_ids};
 use crate::kv::{self, Ring, Slot};
-use crate::media::{Assembly, Medium, Prompt, SoftRun, place};
+use crate::media::{Assembly, Medium, Prompt, SoftRun, place, unknown};
 use crate::request::{CancelToken, Event, Finish, GenerationId, Request};
 use crate::sampler::{Sampler, SamplingParams, all_finite};
 use crate::soft::{SoftRows, SoftUse};
@@ -185,19 +185,21 @@ impl Runner {
 
     /// Ids that already have one for each soft token, with the media that they stand for, in order.
     pub fn ids_prompt(&self, ids: Vec<u32>, media: &[Medium]) -> Result<Prompt> {
-        let known = &self.metadata().media;
-        let soft_ids: Vec<u32> = [
-            known.image.as_ref().map(|s| s.tokens.id),
-            known.video.as_ref().map(|s| s.tokens.id),
-            known.audio.as_ref().map(|s| s.tokens.id),
-        ]
-        .into_iter()
-        .flatten()
-        .collect();
         if media.is_empty() {
             return Ok(ids.into());
         }
-        let inputs = media.iter().flat_map(Medium::inputs).cloned().collect();
+        let known = &self.metadata().media;
+        let id = |modality: Modality| match modality {
+            Modality::Image => known.image.as_ref().map(|s| s.tokens.id),
+            Modality::Video => known.video.as_ref().map(|s| s.tokens.id),
+            Modality::Audio => known.audio.as_ref().map(|s| s.tokens.id),
+        };
+        let soft_ids: Vec<u32> = known.modalities().into_iter().filter_map(id).collect();
+        let mut inputs = Vec::new();
+        for m in media {
+            let id = id(m.modality()).ok_or_else(|| unknown(known, m.modality()))?;
+            inputs.extend(m.inputs().map(|input| (id, input.clone())));
+        }
         place(ids, inputs, &soft_ids, self.filler())
     }
 

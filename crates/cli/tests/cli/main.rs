@@ -10,6 +10,7 @@ mod faults;
 mod help;
 mod kl;
 mod logits;
+mod media;
 mod memory;
 mod run;
 mod support;

@@ -116,7 +116,7 @@ fn image(vision: &Vision, n: &MediaNumbers) -> ImageSpec {
         },
         // The tower itself begins with 2·p − 1.
         Vision::Tower(c) => ImageSpec {
-            size: budget(n.image_budget, c.n_positions.checked_div(c.pool).unwrap_or(0)),
+            size: budget(n.image_budget),
             resample: n.resample,
             patch: c.patch_size,
             pool: c.pool,
@@ -127,7 +127,7 @@ fn image(vision: &Vision, n: &MediaNumbers) -> ImageSpec {
             tokens: gemma4(),
         },
         Vision::Patches(c) => ImageSpec {
-            size: budget(n.image_budget, c.n_positions),
+            size: budget(n.image_budget),
             resample: n.resample,
             patch: c.patch_size,
             pool: 1,
@@ -140,11 +140,10 @@ fn image(vision: &Vision, n: &MediaNumbers) -> ImageSpec {
     }
 }
 
-/// Budgets for a model that knows positions of so many soft tokens side by side: a picture may be
-/// a strip as long as its budget.
-fn budget(default: u32, most: u32) -> ImageSize {
-    let default = default.min(most).max(1);
-    let mut choices: Vec<u32> = BUDGETS.into_iter().filter(|n| *n <= most).collect();
+/// The released budgets, and the checkpoint's own. A strip that is longer than the model's table of
+/// positions is refused when it is shown: most pictures of the same budget are not.
+fn budget(default: u32) -> ImageSize {
+    let mut choices = BUDGETS.to_vec();
     if let Err(place) = choices.binary_search(&default) {
         choices.insert(place, default);
     }

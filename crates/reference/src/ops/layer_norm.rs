@@ -6,7 +6,8 @@ pub(crate) fn layer_norm(x: &[f32], weight: &[f32], bias: Option<&[f32]>, eps: f
     let width = weight.len();
     let mut out = x.to_vec();
     for run in out.chunks_exact_mut(width) {
-        let mean = run.iter().sum::<f32>() / width as f32;
+        // In f64: patches of pixels have a mean far from 0.
+        let mean = (run.iter().map(|x| f64::from(*x)).sum::<f64>() / width as f64) as f32;
         for x in run.iter_mut() {
             *x -= mean;
         }
