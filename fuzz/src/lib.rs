@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use lapidary_gemma::{assemble, gguf, hf_config};
+use lapidary_media::{Film, Limits, Picture, Sound};
 use lapidary_program::{FileBytes, lap};
 use lapidary_runner::Tokenizer;
 
@@ -18,6 +19,8 @@ pub const TARGETS: &[Target] = &[
     ("gguf_open", gguf_open),
     ("config_json", config_json),
     ("tokenizer_json", tokenizer_json),
+    ("image_decode", image_decode),
+    ("audio_decode", audio_decode),
 ];
 
 /// Opens a `.lap` file and reads a row of each weight.
@@ -57,5 +60,39 @@ pub fn tokenizer_json(data: &[u8]) {
             decoder.push(id, &mut text);
         }
         decoder.flush(&mut text);
+    }
+}
+
+/// Little enough that a run takes no time, and more than the seeds need.
+fn media_limits() -> Limits {
+    Limits {
+        max_pixels: 1 << 18,
+        max_decode_bytes: 4 << 20,
+        max_film_pixels: 1 << 18,
+        max_sound_s: 5,
+        max_pcm_bytes: 4 << 20,
+        ..Limits::default()
+    }
+}
+
+/// Decodes a picture, and the frames of an animation.
+pub fn image_decode(data: &[u8]) {
+    let limits = media_limits();
+    if let Ok(picture) = Picture::decode(data, &limits) {
+        let pixels = u64::from(picture.width()) * u64::from(picture.height());
+        assert!(pixels > 0 && pixels <= limits.max_pixels);
+        assert_eq!(picture.data().len() as u64, pixels * 3);
+    }
+    if let Ok(film) = Film::from_animation(data, 8, &limits) {
+        assert!(film.count() <= 8);
+    }
+}
+
+/// Decodes a sound.
+pub fn audio_decode(data: &[u8]) {
+    let limits = media_limits();
+    if let Ok(sound) = Sound::decode(data, &limits) {
+        assert!(sound.seconds() <= limits.max_sound_s as f64);
+        assert!(sound.samples().iter().all(|sample| sample.is_finite()));
     }
 }

@@ -15,28 +15,31 @@ use crate::limits::Limits;
 use crate::picture::Picture;
 use crate::sniff::{self, PictureFormat};
 
+/// Bytes of what a PNG file holds beside its pixels, unpacked: colour profiles and texts.
+const MAX_PNG_ASIDE: u64 = 8 << 20;
+
+/// Progressive JPEG files have ten passes, or some more.
+const MAX_PASSES: u64 = 64;
+/// A picture of the largest size may have these.
+const MAX_PASSES_OF_LARGEST: u64 = 16;
+
 pub(crate) fn picture(bytes: &[u8], limits: &Limits) -> Result<Picture> {
     let format = sniff::picture(bytes)?;
-    if format == PictureFormat::WebP {
-        for coded in container::webp::walk(bytes).coded {
-            check_size(coded.width.into(), coded.height.into(), limits)?;
-        }
-    }
+    check_header(bytes, format, limits)?;
     let file = Cursor::new(bytes);
     let wrong = |source| failed(format, source, limits);
     match format {
         PictureFormat::Png => {
-            check_png(bytes, limits)?;
-            let decoder = png::PngDecoder::with_limits(file, bounded(limits)).map_err(wrong)?;
+            let mut bounds = bounded(limits);
+            bounds.max_alloc = Some(limits.max_decode_bytes.min(MAX_PNG_ASIDE));
+            let decoder = png::PngDecoder::with_limits(file, bounds).map_err(wrong)?;
             read(decoder, format, limits)
         }
         PictureFormat::Jpeg => {
             let decoder = jpeg::JpegDecoder::new(file).map_err(wrong)?;
             let (width, height) = decoder.dimensions();
             check_size(width.into(), height.into(), limits)?;
-            if !container::jpeg::is_whole(bytes) {
-                return Err(Error::CutShort { format: format.name() });
-            }
+            check_passes(bytes, u64::from(width).saturating_mul(height.into()), limits)?;
             read(decoder, format, limits)
         }
         PictureFormat::WebP => {
@@ -58,16 +61,39 @@ pub(crate) fn check_size(width: u64, height: u64, limits: &Limits) -> Result<()>
     Ok(())
 }
 
-/// The decoder reads more than the header before it tells the size.
-fn check_png(bytes: &[u8], limits: &Limits) -> Result<()> {
-    let side = |at: usize| -> Option<u64> {
-        let end = at.checked_add(4)?;
-        Some(u32::from_be_bytes(bytes.get(at..end)?.try_into().ok()?).into())
-    };
-    match (side(16), side(20)) {
-        (Some(width), Some(height)) => check_size(width, height, limits),
-        _ => Err(Error::CutShort { format: PictureFormat::Png.name() }),
+/// Looks where decoders look too late: they read more than the header before they tell a size.
+fn check_header(bytes: &[u8], format: PictureFormat, limits: &Limits) -> Result<()> {
+    let cut_short = || Error::CutShort { format: format.name() };
+    match format {
+        PictureFormat::Png => {
+            let sides = bytes.get(16..24).and_then(<[u8]>::as_array::<8>).ok_or_else(cut_short)?;
+            let both = u64::from_be_bytes(*sides);
+            check_size(both >> 32, both & u64::from(u32::MAX), limits)
+        }
+        PictureFormat::Gif => {
+            let sides = bytes.get(6..10).and_then(<[u8]>::as_array::<4>).ok_or_else(cut_short)?;
+            let both = u32::from_le_bytes(*sides);
+            check_size((both & 0xffff).into(), (both >> 16).into(), limits)
+        }
+        PictureFormat::WebP => {
+            let coded = container::webp::walk(bytes).coded;
+            coded.iter().try_for_each(|p| check_size(p.width.into(), p.height.into(), limits))
+        }
+        PictureFormat::Jpeg | PictureFormat::Bmp => Ok(()),
     }
+}
+
+/// A JPEG file of a few kilobytes can have the largest picture gone through a hundred times.
+fn check_passes(bytes: &[u8], pixels: u64, limits: &Limits) -> Result<()> {
+    let passes = container::jpeg::passes(bytes);
+    let work = passes.n.saturating_mul(pixels);
+    if passes.n > MAX_PASSES || work > limits.max_pixels.saturating_mul(MAX_PASSES_OF_LARGEST) {
+        return Err(Error::PicturePasses { passes: passes.n });
+    }
+    if !passes.is_whole {
+        return Err(Error::CutShort { format: PictureFormat::Jpeg.name() });
+    }
+    Ok(())
 }
 
 pub(crate) fn bounded(limits: &Limits) -> image::Limits {
@@ -132,10 +158,10 @@ fn to_rgb(
 ) -> Result<Vec<u8>> {
     Ok(match colours {
         ColorType::Rgb8 => raw,
-        ColorType::L8 => raw.iter().flat_map(|l| [*l; 3]).collect(),
+        ColorType::L8 => from_grey(raw.iter().copied()),
         ColorType::La8 => on_white::<2>(&raw),
         ColorType::Rgba8 => on_white::<4>(&raw),
-        ColorType::L16 => high_bytes(&raw).flat_map(|l| [l; 3]).collect(),
+        ColorType::L16 => from_grey(high_bytes(&raw)),
         ColorType::Rgb16 => high_bytes(&raw).collect(),
         ColorType::La16 => on_white::<2>(&high_bytes(&raw).collect::<Vec<u8>>()),
         ColorType::Rgba16 => on_white::<4>(&high_bytes(&raw).collect::<Vec<u8>>()),
@@ -147,8 +173,14 @@ fn to_rgb(
     })
 }
 
+fn from_grey(levels: impl ExactSizeIterator<Item = u8>) -> Vec<u8> {
+    let mut rgb = Vec::with_capacity(levels.len().saturating_mul(3));
+    levels.for_each(|level| rgb.extend_from_slice(&[level; 3]));
+    rgb
+}
+
 /// Of 16-bit levels in native order.
-fn high_bytes(raw: &[u8]) -> impl Iterator<Item = u8> + '_ {
+fn high_bytes(raw: &[u8]) -> impl ExactSizeIterator<Item = u8> + '_ {
     let (levels, _) = raw.as_chunks::<2>();
     levels.iter().map(|level| u16::from_ne_bytes(*level).to_be_bytes()[0])
 }

@@ -44,6 +44,12 @@ pub enum Error {
         /// The limit.
         max_bytes: u64,
     },
+    /// The picture is coded in so many passes that it would take too long.
+    #[error("the JPEG picture is coded in {passes} passes, more than are read for its size")]
+    PicturePasses {
+        /// How many there are.
+        passes: u64,
+    },
     /// The picture doesn't decode.
     #[error("the {format} picture is damaged or cut short")]
     Picture {
@@ -57,6 +63,12 @@ pub enum Error {
     CutShort {
         /// Its format.
         format: &'static str,
+    },
+    /// The decoder gave up without saying why.
+    #[error("the {what} is damaged in a way that its decoder did not expect")]
+    Decoder {
+        /// `picture`, `film` or `sound`.
+        what: &'static str,
     },
     /// A number of soft tokens that the program doesn't offer.
     #[error("{asked} soft tokens for a picture: this model takes {choices:?}")]

@@ -5,7 +5,7 @@ use lapidary_program::{AudioFrames, AudioSpec};
 use crate::error::{Error, Result};
 use crate::log_mel;
 use crate::resample::{new_len, resampled};
-use crate::sound::Sound;
+use crate::sound::{RATES, Sound};
 
 /// What `audio` is fed for one sound.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +22,9 @@ pub struct Frames {
 
 /// A sound as frames, at the rate that the program takes.
 pub fn frames(sound: &Sound, spec: &AudioSpec) -> Result<Frames> {
+    if !RATES.contains(&spec.sample_rate) {
+        return Err(Error::Spec { what: format!("{} samples in a second", spec.sample_rate) });
+    }
     let len = new_len(sound.samples().len(), sound.rate(), spec.sample_rate);
     let heard = len.min(spec.max_samples as usize);
     let mut samples = resampled(sound, spec.sample_rate, heard);

@@ -26,6 +26,7 @@ mod crops;
 mod error;
 mod film;
 mod frames;
+mod guard;
 mod hash;
 mod limits;
 mod log_mel;

@@ -5,11 +5,17 @@ use realfft::{RealFftPlanner, num_complex::Complex};
 
 use crate::error::{Error, Result};
 
+// Descriptions come from files too. No model takes a hundredth of this.
+/// Frames times samples of a transform and numbers of a frame.
+const MAX_WORK: usize = 1 << 28;
+/// Samples of a transform times triangles.
+const MAX_SHAPES: usize = 1 << 24;
+
 /// How many frames a sound of `n` samples has.
 ///
 /// A frame counts if its whole window is sound, and one sample after it too: the models' own
 /// preparation looks at one sample more than a window, and leaves out frames where that one is
-/// padding. So the padding at the end, `pad_to`, is never heard.
+/// padding. So zeros at the end would never be heard.
 pub(crate) fn n_frames(n: usize, mel: &LogMel) -> usize {
     let heard = (n as u64 + u64::from(mel.pad_left)).checked_sub(u64::from(mel.window) + 1);
     heard.map_or(0, |last| (last / u64::from(mel.hop.max(1))) as usize + 1)
@@ -26,12 +32,17 @@ pub(crate) fn log_mel(samples: &[f32], rate: u32, mel: &LogMel) -> Result<Vec<f3
     if mel.window > mel.fft || [mel.window, mel.hop, mel.fft, mel.n_mels].contains(&0) {
         return Err(Error::Spec { what: "a window of sound that doesn't fit".into() });
     }
+    let n_rows = n_frames(samples.len(), mel);
+    let (work, shapes) = (mel.fft as usize + n_mels, mel.fft as usize * n_mels);
+    if n_rows.saturating_mul(work) > MAX_WORK || shapes > MAX_SHAPES {
+        return Err(Error::Spec { what: format!("{n_rows} frames of {n_mels} numbers each") });
+    }
     let transform = RealFftPlanner::<f64>::new().plan_fft_forward(mel.fft as usize);
     let (mut time, mut frequency) = (transform.make_input_vec(), transform.make_output_vec());
     let mut scratch = transform.make_scratch_vec();
     let window = hann(mel.window as usize);
     let triangles = triangles(rate, mel, frequency.len());
-    let mut rows = vec![0.0; n_frames(samples.len(), mel) * n_mels];
+    let mut rows = vec![0.0; n_rows * n_mels];
     for (i, row) in rows.chunks_exact_mut(n_mels).enumerate() {
         time.fill(0.0);
         let begin = i * mel.hop as usize;

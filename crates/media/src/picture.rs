@@ -2,6 +2,7 @@
 
 use crate::crops::Crop;
 use crate::error::Result;
+use crate::guard::guarded;
 use crate::limits::Limits;
 
 /// A picture: rows of pixels, each red, green, blue.
@@ -18,7 +19,7 @@ impl Picture {
     /// The format is found by content. The picture is turned upright as its EXIF data says.
     /// What is transparent is laid on white. Of 16-bit levels the high byte is taken.
     pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Picture> {
-        crate::decode::picture(bytes, limits)
+        guarded("picture", || crate::decode::picture(bytes, limits))
     }
 
     /// A picture from its levels; `None` if there are not `width · height · 3` of them, or none.

@@ -12,8 +12,8 @@ const BAND: f64 = 0.945;
 const BETA: f64 = 14.7;
 /// Points of the kernel's table between two zero crossings; in between it is a straight line.
 const FINE: usize = 1024;
-/// So many phases are kept, and no more: odd rates have tens of thousands.
-const MAX_PHASES: u64 = 2048;
+/// So many weights are kept, and no more: odd rates have tens of thousands of phases.
+const MAX_KEPT: u64 = 1 << 22;
 /// Samples that one task makes.
 const BLOCK: usize = 4096;
 
@@ -22,8 +22,11 @@ const BLOCK: usize = 4096;
 /// It begins where the sound begins, and has `n · to / from` samples, rounded. A rate of 0 gives
 /// the sound back.
 pub fn resample(sound: &Sound, rate: u32) -> Sound {
+    if rate == 0 {
+        return sound.clone();
+    }
     let n = new_len(sound.samples().len(), sound.rate(), rate);
-    Sound::from_parts(rate.max(1), resampled(sound, rate, n))
+    Sound::from_parts(rate, resampled(sound, rate, n))
 }
 
 /// `n · to / from`, rounded half up.
@@ -32,10 +35,10 @@ pub(crate) fn new_len(n: usize, from: u32, to: u32) -> usize {
     ((2 * n as u128 * to + from) / (2 * from)) as usize
 }
 
-/// The first `n` samples at another rate.
+/// The first `n` samples at another rate, which is not 0.
 pub(crate) fn resampled(sound: &Sound, rate: u32, n: usize) -> Vec<f32> {
     let samples = sound.samples();
-    if rate == sound.rate() || rate == 0 {
+    if rate == sound.rate() {
         return samples[..n.min(samples.len())].to_vec();
     }
     let kernel = Kernel::new(sound.rate(), rate);
@@ -82,7 +85,7 @@ impl Kernel {
             table: table(),
             cutoff,
         };
-        if phases <= MAX_PHASES {
+        if phases.saturating_mul(kernel.width as u64) <= MAX_KEPT {
             let mut kept = vec![0.0; phases as usize * kernel.width];
             for (phase, weights) in kept.chunks_exact_mut(kernel.width).enumerate() {
                 kernel.weigh(phase as f64 / phases as f64, weights);
@@ -123,8 +126,13 @@ impl Kernel {
                 _ => 0.0,
             }
         };
-        let total: f64 = (0..weights.len()).map(at).sum();
-        weights.iter_mut().enumerate().for_each(|(k, weight)| *weight = (at(k) / total) as f32);
+        let mut total = 0.0;
+        for (k, weight) in weights.iter_mut().enumerate() {
+            let exact = at(k);
+            total += exact;
+            *weight = exact as f32;
+        }
+        weights.iter_mut().for_each(|weight| *weight = (f64::from(*weight) / total) as f32);
     }
 }
 

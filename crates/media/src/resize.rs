@@ -11,7 +11,7 @@ use crate::picture::Picture;
 
 /// Weights come in multiples of this, filled with zeros, so that sums run over whole vectors.
 const LANES: usize = 8;
-/// Rows or pixels that one task does at least.
+/// Rows that one task does at least.
 const GRAIN: usize = 8;
 
 /// The picture with another size. A size of 0 is taken as 1.

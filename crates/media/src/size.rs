@@ -4,6 +4,12 @@ use lapidary_program::{ImageSize, ImageSpec};
 
 use crate::error::{Error, Result};
 
+// Descriptions come from files too. No model takes a tenth of this.
+const MAX_SIDE: u32 = 1 << 17;
+const MAX_PIXELS: u64 = 1 << 25;
+/// Pixels of a picture that has its new width already, and its old height still.
+const MAX_BETWEEN: u64 = 1 << 28;
+
 /// The width and height that a picture is given, in pixels, for a budget that the user chose, or
 /// the program's own.
 ///
@@ -38,22 +44,29 @@ pub(crate) fn fitted_within(
     if spec.patch == 0 || spec.pool == 0 || cell == u32::MAX {
         return Err(Error::Spec { what: format!("patches of {} by {}", spec.patch, spec.pool) });
     }
-    match &spec.size {
+    let (fit_width, fit_height) = match &spec.size {
         ImageSize::Fixed { width, height } => {
             if [*width, *height].iter().any(|n| *n == 0 || !n.is_multiple_of(cell)) {
                 let what = format!("{width}×{height} pixels in cells of {cell}");
                 return Err(Error::Spec { what });
             }
-            Ok((*width, *height))
+            (*width, *height)
         }
         ImageSize::Budget { default, .. } => {
             let budget = budget.unwrap_or(*default);
             if budget == 0 || budget.checked_mul(cell).is_none() {
                 return Err(Error::Spec { what: format!("{budget} soft tokens of {cell} pixels") });
             }
-            Ok(filling(width.max(1), height.max(1), cell, budget))
+            filling(width.max(1), height.max(1), cell, budget)
         }
+    };
+    let area = |a: u32, b: u32| u64::from(a) * u64::from(b);
+    let too_long = fit_width.max(fit_height) > MAX_SIDE || area(fit_width, height) > MAX_BETWEEN;
+    if too_long || area(fit_width, fit_height) > MAX_PIXELS {
+        let what = format!("pictures of {fit_width}×{fit_height} pixels");
+        return Err(Error::Spec { what });
     }
+    Ok((fit_width, fit_height))
 }
 
 fn filling(width: u32, height: u32, cell: u32, budget: u32) -> (u32, u32) {

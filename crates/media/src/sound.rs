@@ -1,24 +1,25 @@
 //! Files of sound to samples.
 
 use std::io::Cursor;
+use std::ops::RangeInclusive;
 
 use symphonia::core::audio::GenericAudioBufferRef;
 use symphonia::core::codecs::audio::{AudioDecoder, AudioDecoderOptions};
 use symphonia::core::codecs::CodecParameters;
 use symphonia::core::errors::Error as Said;
 use symphonia::core::formats::probe::Hint;
+use symphonia::core::formats::well_known::FORMAT_ID_WAVE;
 use symphonia::core::formats::{FormatOptions, FormatReader, Track, TrackType};
 use symphonia::core::io::{MediaSourceStream, MediaSourceStreamOptions};
 use symphonia::core::meta::MetadataOptions;
 
 use crate::error::{Error, Result};
+use crate::guard::guarded;
 use crate::limits::Limits;
 use crate::sniff;
 
-/// No recorder makes fewer samples in a second.
-const MIN_RATE: u32 = 2_000;
-/// Nor more.
-const MAX_RATE: u32 = 768_000;
+/// No recorder makes fewer samples in a second, nor more.
+pub(crate) const RATES: RangeInclusive<u32> = 2_000..=768_000;
 /// Samples lie in −1…1; some programs write floats on the scale of 16-bit integers.
 const MAX_SAMPLE: f32 = 65_536.0;
 
@@ -34,7 +35,7 @@ impl Sound {
     ///
     /// The format is found by content. Packets that are damaged are passed over, as players do.
     pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Sound> {
-        decode(bytes, limits)
+        guarded("sound", || decode(bytes, limits))
     }
 
     /// Sound from its samples; all must be numbers that sound can have.
@@ -69,9 +70,12 @@ fn decode(bytes: &[u8], limits: &Limits) -> Result<Sound> {
         return Err(Error::Empty { what: "sound" });
     }
     let mut reader = open(bytes)?;
+    // Programs that write WAV into a pipe don't know its length and claim the most.
+    let claims_length = reader.format_info().format != FORMAT_ID_WAVE;
     let track = reader.default_track(TrackType::Audio).ok_or(Error::NoSound)?;
     let id = track.id;
-    let mut decoder = decoder(track, limits)?;
+    let claimed = track.num_frames.filter(|_| claims_length).unwrap_or(0);
+    let mut decoder = decoder(track, claimed, limits)?;
     let mut mix = Mix { rate: 0, samples: Vec::new(), pcm_bytes: 0, limits };
     // The reader gives packets as long as there are bytes, so that this ends.
     loop {
@@ -113,14 +117,14 @@ fn open(bytes: &[u8]) -> Result<Box<dyn FormatReader + '_>> {
 }
 
 /// The decoder of a track whose header claims nothing that is too much.
-fn decoder(track: &Track, limits: &Limits) -> Result<Box<dyn AudioDecoder>> {
+fn decoder(track: &Track, n_frames: u64, limits: &Limits) -> Result<Box<dyn AudioDecoder>> {
     let Some(CodecParameters::Audio(parameters)) = &track.codec_params else {
         return Err(Error::NoSound);
     };
     if let Some(rate) = parameters.sample_rate {
         check_rate(rate)?;
         let n_channels = parameters.channels.as_ref().map_or(1, |c| c.count());
-        check_length(track.num_frames.unwrap_or(0), rate, n_channels, limits)?;
+        check_length(n_frames, rate, n_channels, limits)?;
     }
     let options = AudioDecoderOptions::default();
     symphonia::default::get_codecs()
@@ -129,10 +133,10 @@ fn decoder(track: &Track, limits: &Limits) -> Result<Box<dyn AudioDecoder>> {
 }
 
 fn check_rate(rate: u32) -> Result<()> {
-    if (MIN_RATE..=MAX_RATE).contains(&rate) {
+    if RATES.contains(&rate) {
         return Ok(());
     }
-    Err(Error::SampleRate { rate, min: MIN_RATE, max: MAX_RATE })
+    Err(Error::SampleRate { rate, min: *RATES.start(), max: *RATES.end() })
 }
 
 fn check_length(n_frames: u64, rate: u32, n_channels: usize, limits: &Limits) -> Result<()> {

@@ -165,7 +165,7 @@ pub enum AudioFrames {
     LogMel(LogMel),
 }
 
-/// A mel spectrum.
+/// A mel spectrum. A frame counts if its whole window is sound, and the sample after it too.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogMel {
@@ -185,8 +185,6 @@ pub struct LogMel {
     pub floor: f32,
     /// Zeros before the first sample.
     pub pad_left: u32,
-    /// Zeros after the last sample make the length a multiple of this.
-    pub pad_to: u32,
 }
 
 impl Media {

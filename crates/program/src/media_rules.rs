@@ -125,7 +125,7 @@ fn audio(spec: &AudioSpec) -> Rule<()> {
 }
 
 fn log_mel(m: &LogMel) -> Rule<()> {
-    let lengths = [m.window, m.hop, m.fft, m.n_mels, m.pad_to];
+    let lengths = [m.window, m.hop, m.fft, m.n_mels];
     if lengths.iter().any(|n| !(1..MAX_LEN).contains(n)) || m.pad_left >= MAX_LEN {
         return Err(format!("a mel spectrum of {lengths:?}, {} zeros before", m.pad_left));
     }

@@ -7,8 +7,8 @@ use lapidary_program::blob;
 use serde_json::Value;
 
 use crate::support::{
-    copy_of, difference, export, f32s, gguf, give_tokenizer, i64s, joined, lapidary, logits, run,
-    temp, testdata, tiny,
+    copy_of, difference, export, f32s, gguf, i64s, joined, lapidary, logits, run, temp, testdata,
+    tiny,
 };
 
 const FAMILIES: &[&str] = &["gemma3_mm", "gemma4_mm_large", "gemma4_mm_e", "gemma4_unified"];

@@ -73,7 +73,6 @@ impl MediaNumbers {
                 high: 8000.0,
                 floor: 1e-3,
                 pad_left: 160,
-                pad_to: 128,
             },
         }
     }
@@ -169,10 +168,9 @@ pub(crate) fn max_frames(spec: &AudioSpec) -> u32 {
     match &spec.frames {
         AudioFrames::Raw { len } => spec.max_samples.div_ceil((*len).max(1)),
         AudioFrames::LogMel(mel) => {
-            let padded = spec.max_samples.checked_next_multiple_of(mel.pad_to);
-            let padded = padded.unwrap_or(spec.max_samples).saturating_add(mel.pad_left);
+            let heard = spec.max_samples.saturating_add(mel.pad_left);
             // A window and one sample more.
-            let last = padded.saturating_sub(mel.window).saturating_sub(1);
+            let last = heard.saturating_sub(mel.window).saturating_sub(1);
             last.checked_div(mel.hop).unwrap_or(0).saturating_add(1)
         }
     }

@@ -1,35 +1,55 @@
-//! The end of a JPEG file.
+//! The passes of a JPEG file.
 
 use super::Bytes;
 
-/// Whether its data ends with the marker that says so.
-///
-/// The decoder fills what is missing with grey; a model would describe that.
-pub(crate) fn is_whole(file: &[u8]) -> bool {
-    let mut bytes = Bytes(file);
-    let scan = to_scan(&mut bytes);
-    // Inside coded data 0xff is never followed by this.
-    scan.is_some() && bytes.0.windows(2).any(|pair| pair == [0xff, 0xd9])
+/// What the markers of a file say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Passes {
+    /// How often the picture is gone through; once, or about ten times if it is progressive.
+    pub(crate) n: u64,
+    /// Whether the last is followed by the marker that ends a file. Without it the decoder fills
+    /// what is missing with grey, and a model would describe that.
+    pub(crate) is_whole: bool,
 }
 
-/// Passes over everything before the first coded data.
-fn to_scan(bytes: &mut Bytes<'_>) -> Option<()> {
-    bytes.take(2)?;
-    loop {
-        while bytes.u8()? != 0xff {}
-        let mut marker = 0xff;
-        while marker == 0xff {
-            marker = bytes.u8()?;
+/// Walks through the whole file.
+pub(crate) fn passes(file: &[u8]) -> Passes {
+    let mut found = Passes::default();
+    let mut bytes = Bytes(file);
+    bytes.take(2);
+    while let Some(marker) = marker(&mut bytes) {
+        match marker {
+            0xd9 => {
+                // Thumbnails, which lie before the first pass, have their own.
+                found.is_whole = found.n > 0;
+                break;
+            }
+            // These stand alone.
+            0x00 | 0x01 | 0xd0..=0xd8 => continue,
+            0xda => found.n = found.n.saturating_add(1),
+            _ => {}
         }
-        // These stand alone.
-        if matches!(marker, 0x00 | 0x01 | 0xd0..=0xd9) {
-            continue;
+        if segment(&mut bytes).is_none() {
+            break;
         }
-        let len: [u8; 2] = bytes.take(2)?.try_into().ok()?;
-        let len = usize::from(u16::from_be_bytes(len));
-        if marker == 0xda {
-            return Some(());
-        }
-        bytes.take(len.checked_sub(2)?)?;
     }
+    found
+}
+
+/// The next marker, whatever lies before it. Inside coded data 0xff is followed by 0x00 or by a
+/// number that stands alone.
+fn marker(bytes: &mut Bytes<'_>) -> Option<u8> {
+    let at = bytes.0.iter().position(|b| *b == 0xff)?;
+    bytes.take(at)?;
+    let mut marker = 0xff;
+    while marker == 0xff {
+        marker = bytes.u8()?;
+    }
+    Some(marker)
+}
+
+fn segment(bytes: &mut Bytes<'_>) -> Option<()> {
+    let len: [u8; 2] = bytes.take(2)?.try_into().ok()?;
+    bytes.take(usize::from(u16::from_be_bytes(len)).checked_sub(2)?)?;
+    Some(())
 }

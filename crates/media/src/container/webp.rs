@@ -7,7 +7,7 @@ use super::{Bytes, Inside};
 pub(crate) struct Webp {
     /// Frames of its animation; none if it is still.
     pub(crate) frames: Vec<Inside>,
-    /// Sizes of all coded pictures, which need not be those that the frames claim.
+    /// Sizes of the canvas and of all coded pictures, which need not be what the frames claim.
     pub(crate) coded: Vec<Inside>,
 }
 
@@ -31,6 +31,7 @@ fn chunks(mut bytes: Bytes<'_>, webp: &mut Webp, outermost: bool) {
                     chunks(body, webp, false);
                 }
             }
+            b"VP8X" => webp.coded.extend(canvas(body)),
             b"VP8 " => webp.coded.extend(lossy(body)),
             b"VP8L" => webp.coded.extend(lossless(body)),
             _ => {}
@@ -47,6 +48,13 @@ fn chunk<'a>(bytes: &mut Bytes<'a>) -> Option<(&'a [u8], &'a [u8])> {
         bytes.take(1);
     }
     Some((name, body))
+}
+
+fn canvas(body: &[u8]) -> Option<Inside> {
+    let mut body = Bytes(body);
+    body.take(4)?;
+    let (width, height) = (body.u24()?.checked_add(1)?, body.u24()?.checked_add(1)?);
+    Some(Inside { width, height, ms: 0 })
 }
 
 fn frame(body: &mut Bytes<'_>) -> Option<Inside> {

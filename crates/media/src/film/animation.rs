@@ -10,11 +10,16 @@ use super::{Film, Frame, sampled};
 use crate::container::{self, Inside};
 use crate::decode::{bounded, check_size, failed, on_white};
 use crate::error::{Error, Result};
+use crate::guard::guarded;
 use crate::limits::Limits;
 use crate::picture::Picture;
 use crate::sniff::{self, PictureFormat};
 
 pub(super) fn open<'a>(bytes: &'a [u8], max_frames: u32, limits: &Limits) -> Result<Film<'a>> {
+    guarded("film", || opened(bytes, max_frames, limits))
+}
+
+fn opened<'a>(bytes: &'a [u8], max_frames: u32, limits: &Limits) -> Result<Film<'a>> {
     if bytes.is_empty() {
         return Err(Error::Empty { what: "film" });
     }
@@ -93,18 +98,18 @@ fn wanted_only<'a>(
         if failed {
             return None;
         }
-        // Frames are painted over each other: those between are decoded too.
-        loop {
-            let ((frame, seconds), i) = frames.next()?;
-            match frame {
-                Ok(frame) if i == want => return as_frame(frame, seconds).map(Ok),
-                Ok(_) => {}
-                Err(e) => {
-                    failed = true;
-                    return Some(Err(wrong(e)));
+        let found = guarded("film", || {
+            // Frames are painted over each other: those between are decoded too.
+            for ((frame, seconds), i) in frames.by_ref() {
+                let frame = frame.map_err(&wrong)?;
+                if i == want {
+                    return Ok(as_frame(frame, seconds));
                 }
             }
-        }
+            Ok(None)
+        });
+        failed = found.is_err();
+        found.transpose()
     })
 }
 

@@ -15,6 +15,9 @@ use crate::limits::Limits;
 use crate::patches::{Patches, patches_within};
 use crate::picture::Picture;
 
+/// Descriptions come from files too. No model takes a tenth of this from one film.
+const MAX_NUMBERS: usize = 1 << 28;
+
 /// A frame of a film.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frame {
@@ -70,12 +73,18 @@ impl<'a> Film<'a> {
 
     /// Its frames as they are fed.
     pub fn patches(self, image: &ImageSpec, video: &VideoSpec) -> Result<Vec<FilmFrame>> {
-        let made = |frame: Result<Frame>| {
+        let mut frames: Vec<FilmFrame> = Vec::new();
+        let mut numbers = 0;
+        for frame in self {
             let Frame { seconds, picture } = frame?;
             let patches = patches_within(&picture, image, video.budget)?;
-            Ok(FilmFrame { time: time_stamp(seconds), patches })
-        };
-        let frames = self.map(made).collect::<Result<Vec<FilmFrame>>>()?;
+            numbers += patches.data.len();
+            if numbers > MAX_NUMBERS {
+                let what = format!("films of more than {} such frames", frames.len());
+                return Err(Error::Spec { what });
+            }
+            frames.push(FilmFrame { time: time_stamp(seconds), patches });
+        }
         if frames.is_empty() { Err(Error::NoFrames) } else { Ok(frames) }
     }
 

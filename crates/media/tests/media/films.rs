@@ -120,7 +120,7 @@ fn what_is_no_animation_is_refused() {
     let refused = |file: &[u8]| Film::from_animation(file, 32, &limits).err().unwrap();
     assert!(matches!(refused(b""), Error::Empty { what: "film" }));
     assert!(matches!(refused(&bytes("pictures/rgb.png")), Error::Unread { .. }));
-    assert!(matches!(refused(b"GIF89a"), Error::Picture { .. }));
+    assert!(matches!(refused(b"GIF89a"), Error::CutShort { .. }));
 }
 
 #[test]

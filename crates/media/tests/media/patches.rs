@@ -122,9 +122,13 @@ fn a_description_that_cannot_be_followed_is_an_error() {
     let picture = Picture::from_rgb(1, 1, vec![0; 3]).unwrap();
     let odd = ImageSize::Fixed { width: 897, height: 896 };
     let none = ImageSize::Budget { choices: vec![0], default: 0 };
+    let vast = ImageSize::Fixed { width: 65_520, height: 65_520 };
+    let large = ImageSize::Budget { choices: vec![65_535], default: 65_535 };
     let endless = ImageSize::Budget { choices: vec![u32::MAX], default: u32::MAX };
     for spec in [
         ImageSpec { size: odd, ..specs::fixed() },
+        ImageSpec { size: vast, ..specs::fixed() },
+        ImageSpec { size: large, ..specs::budget() },
         ImageSpec { size: none, ..specs::budget() },
         ImageSpec { size: endless, ..specs::budget() },
         ImageSpec { patch: 0, ..specs::budget() },

@@ -32,29 +32,23 @@ fn every_kind_of_sound_is_decoded() {
         let sound = Sound::decode(&bytes(&format!("sounds/{name}")), &Limits::default());
         let sound = sound.unwrap_or_else(|e| panic!("{name}: {e:?}"));
         assert_eq!(sound.rate() as i32, reference.i32(&format!("rate.{name}"))[0], "{name}");
-        let mut expected = reference.f32(&format!("decoded.{name}"));
-        let mut made = sound.samples().to_vec();
-        // How much of the encoder's delay is cut off differs between decoders of MP3.
-        let (limit, slack) = if name.ends_with("mp3") { (-60.0, 2400) } else { (-90.0, 0) };
-        assert!(made.len().abs_diff(expected.len()) <= slack, "{name}: {}", made.len());
-        if slack > 0 {
-            (made, expected) = aligned(made, expected, slack);
-        }
-        let noise = noise_db(&made, &expected);
-        assert!(noise < limit, "{name}: {noise:.1} dB");
+        let noise = noise_db(sound.samples(), &reference.f32(&format!("decoded.{name}")));
+        assert!(noise < -100.0, "{name}: {noise:.1} dB");
     }
 }
 
-/// Both without what one has more, where they fit best.
-fn aligned(made: Vec<f32>, expected: Vec<f32>, slack: usize) -> (Vec<f32>, Vec<f32>) {
-    let best = (0..=slack).min_by_key(|skip| {
-        let n = 1000;
-        let pairs = made[1500..1500 + n].iter().zip(&expected[1500 - 1200 + skip..]);
-        (pairs.map(|(a, b)| f64::from((a - b).abs())).sum::<f64>() * 1e6) as u64
-    });
-    let begin = 300 + best.unwrap();
-    let n = (made.len() - 1500).min(expected.len() - begin).min(2500);
-    (made[1500..1500 + n].to_vec(), expected[begin..begin + n].to_vec())
+#[test]
+fn a_cover_before_the_sound_is_passed_over() {
+    let file = bytes("sounds/stereo.mp3");
+    let bare = Sound::decode(&file, &Limits::default()).unwrap();
+    for len in [10u32, 100_000, 3 << 20] {
+        // The length of a tag is written in four times seven bits.
+        let size = [21, 14, 7, 0].map(|shift| (len >> shift & 0x7f) as u8);
+        let mut tagged = [b"ID3\x04\0\0".as_slice(), &size].concat();
+        tagged.resize(tagged.len() + len as usize, 0);
+        tagged.extend(&file);
+        assert_eq!(Sound::decode(&tagged, &Limits::default()).unwrap(), bare, "{len}");
+    }
 }
 
 #[test]
@@ -75,7 +69,7 @@ fn mel_spectra_and_counts_are_those_of_the_feature_extractor() {
         for (row, expected) in rows.iter().zip(expected.chunks_exact(128)) {
             let made = &made.data[*row as usize * 128..][..128];
             let most = made.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            assert!(most < 1e-3, "frame {row} of {n} samples: {most}");
+            assert!(most < 1e-4, "frame {row} of {n} samples: {most}");
         }
     }
 }
@@ -115,7 +109,7 @@ fn resampling_agrees_with_a_kept_resampler() {
         // The ends, where the sound stops in full swing, depend on the length of the filter.
         let inner = 200..expected.len() - 200;
         let noise = noise_db(&made.samples()[inner.clone()], &expected[inner]);
-        assert!(noise < -80.0, "{rate}: {noise:.1} dB");
+        assert!(noise < -120.0, "{rate}: {noise:.1} dB");
     }
 }
 
@@ -136,7 +130,7 @@ fn a_sine_stays_a_sine_at_any_pair_of_rates() {
         let expected = sine(to, len);
         let inner = 400..len - 400;
         let noise = noise_db(&made.samples()[inner.clone()], &expected[inner]);
-        assert!(noise < -100.0, "{from} to {to}: {noise:.1} dB");
+        assert!(noise < -130.0, "{from} to {to}: {noise:.1} dB");
     }
 }
 
@@ -185,10 +179,16 @@ fn a_description_of_nothing_is_an_error_and_no_panic() {
         lapidary_program::LogMel { fft: 0, ..mel.clone() },
         lapidary_program::LogMel { n_mels: 0, ..mel.clone() },
         lapidary_program::LogMel { window: 600, ..mel.clone() },
+        lapidary_program::LogMel { hop: 1, fft: 65_535, n_mels: 200, ..mel.clone() },
+        lapidary_program::LogMel { fft: 65_535, n_mels: 65_535, ..mel.clone() },
         lapidary_program::LogMel { hop: 0, ..mel },
     ] {
         let spec = AudioSpec { frames: AudioFrames::LogMel(wrong), ..specs::mel() };
-        assert!(matches!(frames(&tone(1000), &spec), Err(Error::Spec { .. })));
+        assert!(matches!(frames(&tone(16_000), &spec), Err(Error::Spec { .. })));
+    }
+    for sample_rate in [0, 1, u32::MAX] {
+        let spec = AudioSpec { sample_rate, ..specs::raw() };
+        assert!(matches!(frames(&tone(10), &spec), Err(Error::Spec { .. })));
     }
     let spec = AudioSpec { frames: AudioFrames::Raw { len: 0 }, stride: 0, ..specs::raw() };
     assert_eq!(frames(&tone(10), &spec).unwrap().n_soft, 10);

@@ -66,7 +66,6 @@ pub fn mel() -> AudioSpec {
         high: 8000.0,
         floor: 1e-3,
         pad_left: 160,
-        pad_to: 128,
     };
     AudioSpec {
         sample_rate: 16_000,
