@@ -15,10 +15,18 @@ use lapidary_program::{
 };
 
 const ISA: &str = "LAPIDARY_CPU_ISA";
-/// Outputs and inputs: layers of 270M and 1B models, and an output head that no cache holds.
-const SHAPES: [(usize, usize); 6] =
-    [(256, 640), (2048, 640), (640, 2048), (6912, 1152), (1152, 6912), (262_144, 640)];
-const TOKENS: [usize; 6] = [1, 2, 4, 8, 64, 512];
+/// Outputs, inputs and the most rows: layers of 270M and 1B models, one of a vision tower, and an
+/// output head that no cache holds and that is asked for a few rows only.
+const SHAPES: [(usize, usize, usize); 7] = [
+    (256, 640, 512),
+    (2048, 640, 512),
+    (640, 2048, 512),
+    (6912, 1152, 512),
+    (1152, 6912, 512),
+    (4304, 1152, 4096),
+    (262_144, 640, 8),
+];
+const TOKENS: [usize; 7] = [1, 2, 4, 8, 64, 512, 4096];
 const PATIENCE: Duration = Duration::from_millis(400);
 
 fn main() {
@@ -41,11 +49,9 @@ fn measure_all(threads: Option<usize>) {
         if only.as_deref().is_some_and(|only| only != name) {
             continue;
         }
-        for (n, k) in SHAPES {
+        for (n, k, most) in SHAPES {
             let decl = WeightDecl { shape: vec![n as u64, k as u64], encoding };
             let program = one_linear(k, &decl);
-            // A head is asked for a few rows only.
-            let most = if n > 100_000 { 8 } else { 512 };
             let options = LoadOptions {
                 max_context: 1,
                 max_chunk: most as u32,
@@ -62,7 +68,7 @@ fn measure_all(threads: Option<usize>) {
                 let flops = 2.0 * (t * n * k) as f64 / seconds / 1e9;
                 let bytes = decl.size_bytes() as f64 / seconds / 1e9;
                 println!(
-                    "{:28} {name:>5} {n:>6} × {k:<4} {t:>3} tokens {:9.1} µs {flops:7.1} Gop/s {bytes:6.1} GB/s",
+                    "{:28} {name:>5} {n:>6} × {k:<4} {t:>4} tokens {:9.1} µs {flops:7.1} Gop/s {bytes:6.1} GB/s",
                     engine.describe(),
                     seconds * 1e6,
                 );

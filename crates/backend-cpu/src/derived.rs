@@ -31,7 +31,7 @@ impl Derived {
     /// Numbers that it has.
     fn len(&self, decl: &WeightDecl) -> usize {
         match self.form {
-            Form::Transposed => decl.n_elements() as usize,
+            Form::Transposed => decl.n_elements(),
             Form::Kernel => {
                 let [n_out, n_in] = kernel_shape(decl);
                 n_out.next_multiple_of(LANES) * 9 * n_in

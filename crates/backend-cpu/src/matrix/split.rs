@@ -4,6 +4,9 @@ use crate::simd::LANES;
 
 /// Multiplications that are worth a thread of their own.
 const ITEM_WORK: usize = 1 << 15;
+/// The most tokens of an item: all its panels read their activations, one after another, and those
+/// of thousands of tokens would come from main memory each time.
+const ITEM_TOKENS: usize = 512;
 
 /// A product cut into items: some tokens times some panels each.
 pub(super) struct Split {
@@ -24,8 +27,9 @@ impl Split {
             .next_multiple_of(4)
             .min(n_panels.max(1));
         let panel_items = n_panels.div_ceil(panels_per_item);
-        // Tall products of few panels are cut along the tokens too.
-        let token_items = (2 * n_threads).div_ceil(panel_items.max(1));
+        // Tall products are cut along the tokens too, those of few panels sooner.
+        let token_items =
+            (2 * n_threads).div_ceil(panel_items.max(1)).max(n_tokens.div_ceil(ITEM_TOKENS));
         let tokens_per_item = n_tokens.div_ceil(token_items).next_multiple_of(24).max(24);
         Split { n_tokens, tokens_per_item, n_panels, panels_per_item }
     }

@@ -20,7 +20,7 @@ use softmax::{Finish, Shrink, Weigh};
 /// Queries that go over the keys together.
 const TILE: usize = 48;
 /// Keys whose scores are held at once.
-const BLOCK: usize = 128;
+const BLOCK: usize = 256;
 /// Rows that are laid out together.
 const PACK_ROWS: usize = 16 * LANES;
 /// Heads that are laid out at once, at least; more when there are more threads to feed.

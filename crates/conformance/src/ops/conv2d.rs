@@ -1,8 +1,9 @@
 use lapidary_backend::LoadOptions;
 use lapidary_program::{DType, Encoding, Op, Sym, ValueType};
 
+use super::wide;
 use crate::case::{Call, Case, Data, options};
-use crate::lab::Lab;
+use crate::lab::{Lab, OP, Y};
 use crate::tolerance::SUMS;
 
 /// Columns, input and output channels.
@@ -29,7 +30,40 @@ pub(crate) fn cases() -> Vec<Case> {
             cases.push(case(&lengths, Kernel { width, n_in, n_out }, dtype));
         }
     }
+    cases.push(two());
     cases
+}
+
+/// One behind the other, and again: borders are zeros whatever was there before.
+fn two() -> Case {
+    let mut lab = Lab::new(2);
+    let [first, second] =
+        [(7, 2, 5), (4, 5, 3)].map(|(width, n_in, n_out)| Kernel { width, n_in, n_out });
+    let mut weight = |name, k: Kernel| {
+        lab.weight(name, &[k.n_out, k.n_in, 3, 3], Encoding::Dense(DType::F32), 0.3)
+    };
+    let (w1, w2) = (weight("w1", first), weight("w2", second));
+    lab.method(OP, 1 << 16, |graph| {
+        let mut x = graph.input("x", ValueType::rows(Sym::Frames, 14));
+        for (name, kernel) in [("w1", first), ("w2", second)] {
+            let op = Op::Conv2d { weight: name.into(), width: kernel.width as u32 };
+            x = graph.node(name, op, &[x])?;
+        }
+        graph.output(Y, x);
+        Ok(())
+    });
+    let calls = [9, 6, 9].map(|n| {
+        let x = lab.random.normals(n * 14, 1.0);
+        let expected = convolve(&convolve(&wide(&x), &w1, first), &w2, second);
+        Call::new(vec![("x", Data::F32(x))], expected)
+    });
+    Case {
+        name: "two".into(),
+        program: lab.finish(1, 1 << 16),
+        options: options(1),
+        calls: calls.into(),
+        tolerance: SUMS,
+    }
 }
 
 fn case(lengths: &[usize], kernel: Kernel, dtype: DType) -> Case {
@@ -39,7 +73,7 @@ fn case(lengths: &[usize], kernel: Kernel, dtype: DType) -> Case {
     let w = lab.weight("w", &[n_out, n_in, 3, 3], Encoding::Dense(dtype), size);
     let calls = lengths.iter().map(|n| {
         let x = lab.random.normals(n * width * n_in, 1.0);
-        let expected = convolve(&x, &w, kernel);
+        let expected = convolve(&wide(&x), &w, kernel);
         Call::new(vec![("x", Data::F32(x))], expected)
     });
     let calls = calls.collect();
@@ -53,12 +87,12 @@ fn case(lengths: &[usize], kernel: Kernel, dtype: DType) -> Case {
     }
 }
 
-fn convolve(x: &[f32], w: &[f64], Kernel { width, n_in, n_out }: Kernel) -> Vec<f64> {
+fn convolve(x: &[f64], w: &[f64], Kernel { width, n_in, n_out }: Kernel) -> Vec<f64> {
     let n_rows = x.len() / (width * n_in);
     // 0 outside, counted with the border.
     let pixel = |row: usize, column: usize, i: usize| {
         let inside = (1..=n_rows).contains(&row) && (1..=width).contains(&column);
-        if inside { f64::from(x[((row - 1) * width + column - 1) * n_in + i]) } else { 0.0 }
+        if inside { x[((row - 1) * width + column - 1) * n_in + i] } else { 0.0 }
     };
     let mut out = Vec::new();
     for row in 0..n_rows.div_ceil(2) {

@@ -33,7 +33,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 head_dim,
                 window,
                 cap,
-                q_scale: 1.4427 / (head_dim as f32).sqrt(),
+                q_scale: 1.5 / (head_dim as f32).sqrt(),
                 k_scale: 1.9,
                 per_dim_scale: "scale".into(),
                 softplus,
