@@ -301,13 +301,13 @@ fn a_folder_without_processor_files_has_the_released_numbers() {
 
     let both = media(&copy("gemma4_mm_e"));
     let image = both.image.unwrap();
-    // Its tables know 32 positions: ten cells of three patches.
-    assert_eq!(image.size, ImageSize::Budget { choices: vec![10], default: 10 });
+    let choices = vec![70, 140, 280, 560, 1120];
+    assert_eq!(image.size, ImageSize::Budget { choices, default: 280 });
     assert_eq!((image.scale, image.shift), (2.0, -1.0));
     assert_eq!((image.resample, image.layout), (Resample::Bicubic, PatchLayout::Interleaved));
     assert_eq!((image.tokens.placeholder.as_str(), image.tokens.id), ("<|image|>", 283));
     let video = both.video.unwrap();
-    assert_eq!((video.max_frames, video.budget, video.tokens.id), (32, 10, 284));
+    assert_eq!((video.max_frames, video.budget, video.tokens.id), (32, 70, 284));
     let audio = both.audio.unwrap();
     assert_eq!((audio.sample_rate, audio.max_samples, audio.stride), (16_000, 480_000, 4));
     assert!(matches!(&audio.frames, AudioFrames::LogMel(mel) if mel.n_mels == 16));
@@ -346,7 +346,8 @@ fn processor_files_are_heeded() {
     });
     let all = media(&with_file("gemma4_mm_e", "processor_config.json", &nested));
     let image = all.image.unwrap();
-    assert_eq!(image.size, ImageSize::Budget { choices: vec![7], default: 7 });
+    let choices = vec![7, 70, 140, 280, 560, 1120];
+    assert_eq!(image.size, ImageSize::Budget { choices, default: 7 });
     let video = all.video.unwrap();
     assert_eq!((video.max_frames, video.budget), (5, 3));
     let audio = all.audio.unwrap();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use lapidary_program::{blob, lap};
+use lapidary_program::{blob, lap, method};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -249,9 +249,12 @@ pub fn logits<S: AsRef<OsStr>>(model: &Path, tokens: &str, more: &[S], out: &Pat
 pub fn sparse(name: &str, folder: &Path) -> u64 {
     let released = lapidary_gemma::RELEASED.iter().find(|r| r.name == name).expect("released");
     let skeleton = released.skeleton().expect("it builds");
+    // The text side: towers are stored in other shapes than they are used in.
+    let forward = &skeleton.method(method::FORWARD).expect("a model").graph;
+    let used: Vec<&str> = forward.nodes.iter().flat_map(|n| n.op.weights()).collect();
     let mut header = serde_json::Map::new();
     let mut end = 0u64;
-    for (name, decl) in skeleton.weights().iter().filter(|(n, _)| !n.starts_with("draft.")) {
+    for (name, decl) in skeleton.weights().iter().filter(|(n, _)| used.contains(&n.as_str())) {
         let start = end;
         end += decl.size_bytes();
         let entry = json!({"dtype": "BF16", "shape": decl.shape, "data_offsets": [start, end]});
