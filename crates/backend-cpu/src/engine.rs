@@ -127,7 +127,8 @@ impl Engine for CpuEngine {
     }
 
     fn describe(&self) -> String {
-        format!("cpu · {:?} · {}", self.isa, crate::count_threads(self.workers.n_threads()))
+        let threads = crate::count_threads(self.workers.n_threads());
+        format!("cpu · {:?} · {threads} · KV {}", self.isa, self.options.kv_type().name())
     }
 
     fn run(&mut self, method: &str, feeds: &[Feed<'_>], outputs: &mut Outputs) -> Result<()> {

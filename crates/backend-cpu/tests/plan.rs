@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use lapidary_backend::{Backend, Feed, LoadOptions, MemoryPlan, Outputs};
+use lapidary_backend::{Backend, Feed, KvType, LoadOptions, MemoryPlan, Outputs, Precision};
 use lapidary_backend_cpu::CpuBackend;
 use lapidary_program::{
     AttentionSpec, DType, Description, GraphBuilder, MemoryStore, Metadata, Method, Op, Part,
@@ -165,12 +165,31 @@ fn a_table_from_a_store_that_makes_is_kept() {
 }
 
 #[test]
-fn caches_are_counted_as_padded() {
+fn caches_are_counted_as_padded_and_stored() {
     // A ring of 100 + 64 − 1 positions and a flat one of 1000, in blocks of 128; values of 24
-    // channels are padded to 32.
-    let positions = 256 + 1024;
-    let want = 3 * positions * 2 * (24 + 32) * 4;
-    assert_eq!(plan(&program("embed", Arc::new(store()))).kv, want);
+    // channels are padded to 32. Bytes have a scale for each key and value.
+    let rows = 3 * (256 + 1024) * 2;
+    for (kv, of_row) in [
+        (KvType::F32, (24 + 32) * 4),
+        (KvType::Bf16, (24 + 32) * 2),
+        (KvType::Int8, 24 + 32 + 2 * 4),
+    ] {
+        let options = LoadOptions { kv: Some(kv), ..options() };
+        let plan = CpuBackend.plan(&program("embed", Arc::new(store())), &options).unwrap();
+        assert_eq!(plan.kv, rows * of_row, "{kv:?}");
+    }
+}
+
+#[test]
+fn exact_results_need_caches_that_do_not_round() {
+    let kv = |precision, kv| {
+        let options = LoadOptions { precision, kv, ..options() };
+        CpuBackend.plan(&program("embed", Arc::new(store())), &options).unwrap().kv
+    };
+    let [whole, half] = [KvType::F32, KvType::Bf16].map(|t| kv(Precision::Fast, Some(t)));
+    assert_eq!(kv(Precision::Exact, None), whole);
+    assert_eq!(kv(Precision::Exact, Some(KvType::Bf16)), half);
+    assert_eq!(kv(Precision::Fast, None), half);
 }
 
 #[test]
@@ -179,6 +198,6 @@ fn logits_are_planned_for_one_row_per_slot() {
     // Two buffers of a chunk, in which the rows and logits of three slots find room too (those of
     // a whole chunk would not), and attention's scratch.
     let buffers = 2 * 64 * HIDDEN * 4;
-    let scratch = 2 * 24 * (24 + 128 + 2 * 26) * 4 + 2 * 26 * 9 * 4;
+    let scratch = 2 * 48 * (24 + 128 + 2 * 26) * 4 + 2 * 26 * 9 * 4;
     assert_eq!(activations, buffers + scratch);
 }

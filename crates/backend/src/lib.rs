@@ -51,15 +51,11 @@ pub struct LoadOptions {
     pub max_frames: u32,
     /// The methods that will be called; empty for all. The weights of others need not be packed.
     pub methods: Vec<String>,
+    /// How keys and values are stored; `None` for what suits the precision, [`Self::kv_type`].
+    /// A backend may store more exactly than it is told to: the reference always keeps `f32`.
+    pub kv: Option<KvType>,
     /// A folder for packed weights, so that a second start need not pack them; `None` for none.
     pub pack_cache: Option<PathBuf>,
-}
-
-impl LoadOptions {
-    /// Whether a method will be called.
-    pub fn wants(&self, method: &str) -> bool {
-        self.methods.is_empty() || self.methods.iter().any(|m| m == method)
-    }
 }
 
 /// How activations meet quantised weights.
@@ -70,6 +66,48 @@ pub enum Precision {
     Fast,
     /// As they are: results differ from the reference's by the order of sums alone.
     Exact,
+}
+
+/// How the numbers of a KV cache are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvType {
+    /// As they are.
+    F32,
+    /// As the nearest `bf16`.
+    Bf16,
+    /// As bytes, a scale per slot, head and position.
+    Int8,
+}
+
+impl LoadOptions {
+    /// Whether a method will be called.
+    pub fn wants(&self, method: &str) -> bool {
+        self.methods.is_empty() || self.methods.iter().any(|m| m == method)
+    }
+
+    /// How keys and values are stored: as was asked for, or else as they are if results shall be
+    /// exact, and in half the bytes if not.
+    pub fn kv_type(&self) -> KvType {
+        let suits = match self.precision {
+            Precision::Fast => KvType::Bf16,
+            Precision::Exact => KvType::F32,
+        };
+        self.kv.unwrap_or(suits)
+    }
+}
+
+impl KvType {
+    /// Every kind, most exact first.
+    pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::Int8];
+
+    /// The word behind `--kv`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::Int8 => "int8",
+        }
+    }
 }
 
 /// A way to run programs.

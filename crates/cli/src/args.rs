@@ -138,6 +138,10 @@ pub struct DeviceArgs {
     /// does not [default: fast; exact for `verify` and `logits`]
     #[arg(long, value_enum, env = "LAPIDARY_PRECISION")]
     pub precision: Option<PrecisionArg>,
+    /// How keys and values of past tokens are kept: fewer bytes take less memory and are read
+    /// faster. The reference ignores it, and keeps f32 [default: bf16; f32 with --precision exact]
+    #[arg(long, value_enum, value_name = "TYPE", env = "LAPIDARY_KV")]
+    pub kv: Option<KvArg>,
 }
 
 /// The names of [`lapidary_backend::Precision`].
@@ -152,6 +156,24 @@ impl From<PrecisionArg> for lapidary_backend::Precision {
         match precision {
             PrecisionArg::Fast => Self::Fast,
             PrecisionArg::Exact => Self::Exact,
+        }
+    }
+}
+
+/// The names of [`lapidary_backend::KvType`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KvArg {
+    F32,
+    Bf16,
+    Int8,
+}
+
+impl From<KvArg> for lapidary_backend::KvType {
+    fn from(kv: KvArg) -> Self {
+        match kv {
+            KvArg::F32 => Self::F32,
+            KvArg::Bf16 => Self::Bf16,
+            KvArg::Int8 => Self::Int8,
         }
     }
 }

@@ -41,7 +41,8 @@ pub fn run(args: &ExportArgs) -> Result<()> {
             precision: Precision::Exact,
             media: MediaNeed::towers(),
         };
-        let device = DeviceArgs { backend: "reference".into(), threads: None, precision: None };
+        let backend = "reference".to_string();
+        let device = DeviceArgs { backend, threads: None, precision: None, kv: None };
         let mut reference = model::load_reference(&Arc::new(program.clone()), &device, &wanted)?;
         let goldens = golden::compute(reference.engine.as_mut())?;
         program.set_blob(blob::GOLDEN, golden::to_blob(&goldens)?);

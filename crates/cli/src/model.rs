@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result};
-use lapidary_backend::{Backend, Device, Engine, LoadOptions, Precision, fit};
+use lapidary_backend::{Backend, Device, Engine, KvType, LoadOptions, Precision, fit};
 use lapidary_gemma::{Notice, OpenOptions};
 use lapidary_program::{ImageSize, Program, method};
 use lapidary_runner::{CacheUse, Medium, SoftInput, Tokenizer, load_tokenizer_cached};
@@ -214,6 +214,7 @@ fn load_on(
         max_patches: wanted.media.patches as u32,
         max_frames: wanted.media.frames as u32,
         methods: methods.clone(),
+        kv: args.kv.map(KvType::from),
         pack_cache: cache::root().map(|root| root.join("packs")),
     };
     for name in &methods {

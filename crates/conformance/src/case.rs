@@ -3,12 +3,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use lapidary_backend::{Backend, Engine, Feed, LoadOptions, Outputs, Precision};
+use lapidary_backend::{Backend, Engine, Feed, KvType, LoadOptions, Outputs, Precision};
 use lapidary_program::{Encoding, Program, WeightDecl};
 use lapidary_reference::ReferenceBackend;
 
 use crate::report::Outcome;
-use crate::tolerance::FAST_LINEAR;
+use crate::tolerance::{FAST_LINEAR, KV_BF16, KV_INT8};
 
 /// A program of few ops with a sequence of calls.
 pub(crate) struct Case {
@@ -52,8 +52,12 @@ pub(crate) fn options(max_chunk: usize) -> LoadOptions {
     }
 }
 
-/// Runs a case on a backend with activations as they are, and again, if it is one of those whose
-/// activations may be rounded, as the backend likes.
+/// How far results over a cache may be from those over exact numbers, by how it is stored.
+const ROUNDED_CACHES: [(KvType, f64); 2] = [(KvType::Bf16, KV_BF16), (KvType::Int8, KV_INT8)];
+
+/// Runs a case on a backend with activations and caches as they are; again, if it is one of those
+/// whose activations may be rounded, as the backend likes; and again, if it has caches, with each
+/// kind that rounds.
 pub(crate) fn run(backend: &dyn Backend, kind: &str, case: &Case) -> Vec<Outcome> {
     let mut outcomes = vec![run_as(backend, kind, case, "", &case.options, case.tolerance)];
     let quantised = |w: &WeightDecl| matches!(w.encoding, Encoding::Quant(_));
@@ -63,6 +67,14 @@ pub(crate) fn run(backend: &dyn Backend, kind: &str, case: &Case) -> Vec<Outcome
         let rounds = matches!(kind, "linear" | "experts");
         let tolerance = if rounds { FAST_LINEAR } else { case.tolerance };
         outcomes.push(run_as(backend, kind, case, ", fast", &options, tolerance));
+    }
+    // The reference does not round.
+    if !case.program.states().is_empty() && backend.name() != ReferenceBackend.name() {
+        for (kv, tolerance) in ROUNDED_CACHES {
+            let options = LoadOptions { kv: Some(kv), ..case.options.clone() };
+            let how = format!(", KV {}", kv.name());
+            outcomes.push(run_as(backend, kind, case, &how, &options, tolerance));
+        }
     }
     outcomes
 }

@@ -2,46 +2,77 @@
 
 use std::sync::Arc;
 
-use lapidary_backend::{Backend, Engine, Error, Feed, LoadOptions, Outputs, Precision};
-use lapidary_program::{Encoding, Op, Program, ValueType, WeightDecl, input, method};
+use lapidary_backend::{Backend, Engine, Error, Feed, KvType, LoadOptions, Outputs, Precision};
+use lapidary_program::{Encoding, Op, Program, ValueType, input, method};
 use lapidary_reference::ReferenceBackend;
 
 use crate::case::{Data, compare, data, load};
 use crate::report::{Outcome, Report};
-use crate::tolerance::{FAST_MODEL, MODEL};
+use crate::tolerance::{FAST_MODEL, KV_BF16_MODEL, KV_INT8_MODEL, MODEL};
 
 type Checked = Result<(), String>;
 type Property = fn(&Subject<'_>) -> Checked;
 
 /// Runs every property.
 ///
-/// `tolerance` is how far two ways to compute the same may be apart; the reference is always allowed
-/// [`MODEL`], or [`FAST_MODEL`] where activations may be rounded.
+/// `tolerance` is how far two ways to compute the same may be apart; how far the reference may be
+/// depends on what is rounded, [`Rounding::tolerance`].
 pub(crate) fn check(
     backend: &dyn Backend,
     program: &Arc<Program>,
     tokens: &[i32],
     tolerance: f64,
 ) -> Report {
-    let quantised = |w: &WeightDecl| matches!(w.encoding, Encoding::Quant(_));
-    let mut outcomes = check_as(backend, program, tokens, tolerance, Precision::Exact);
-    if program.weights().values().any(quantised) {
-        outcomes.extend(check_as(backend, program, tokens, tolerance, Precision::Fast));
+    let mut roundings = vec![Rounding { precision: Precision::Exact, kv: None }];
+    if program.weights().values().any(|w| matches!(w.encoding, Encoding::Quant(_))) {
+        roundings.push(Rounding { precision: Precision::Fast, kv: None });
     }
-    outcomes.into_iter().collect()
+    // The reference does not round.
+    if !program.states().is_empty() && backend.name() != ReferenceBackend.name() {
+        let kinds = [KvType::Bf16, KvType::Int8];
+        roundings.extend(kinds.map(|kv| Rounding { precision: Precision::Exact, kv: Some(kv) }));
+    }
+    let all = roundings.into_iter();
+    all.flat_map(|rounding| check_as(backend, program, tokens, (tolerance, rounding))).collect()
+}
+
+/// What an engine may round.
+#[derive(Clone, Copy)]
+struct Rounding {
+    precision: Precision,
+    /// `None` for what suits the precision.
+    kv: Option<KvType>,
+}
+
+impl Rounding {
+    /// How far logits may be from the reference's.
+    fn tolerance(self) -> f64 {
+        match (self.precision, self.kv) {
+            (Precision::Fast, _) => FAST_MODEL,
+            (Precision::Exact, None | Some(KvType::F32)) => MODEL,
+            (Precision::Exact, Some(KvType::Bf16)) => KV_BF16_MODEL,
+            (Precision::Exact, Some(KvType::Int8)) => KV_INT8_MODEL,
+        }
+    }
+}
+
+impl std::fmt::Display for Rounding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "properties, {:?}", self.precision)?;
+        self.kv.map_or(Ok(()), |kv| write!(f, ", KV {}", kv.name()))
+    }
 }
 
 fn check_as(
     backend: &dyn Backend,
     program: &Arc<Program>,
     tokens: &[i32],
-    tolerance: f64,
-    precision: Precision,
+    (tolerance, rounding): (f64, Rounding),
 ) -> Vec<Outcome> {
-    let subject = match Subject::new(backend, program, tokens, (tolerance, precision)) {
+    let subject = match Subject::new(backend, program, tokens, (tolerance, rounding)) {
         Ok(subject) => subject,
         Err(e) => {
-            let name = format!("properties, {precision:?}/one-shot prefill");
+            let name = format!("{rounding}/one-shot prefill");
             return vec![Outcome { name, failure: Some(e) }];
         }
     };
@@ -59,7 +90,7 @@ fn check_as(
         ("a plan is made without loading", plan),
     ];
     let outcome = |(name, property): (&str, Property)| Outcome {
-        name: format!("properties, {precision:?}/{name}"),
+        name: format!("{rounding}/{name}"),
         failure: property(&subject).err(),
     };
     properties.into_iter().map(outcome).collect()
@@ -73,7 +104,7 @@ struct Subject<'a> {
     one_shot: Vec<f64>,
     vocab: usize,
     tolerance: f64,
-    precision: Precision,
+    rounding: Rounding,
 }
 
 impl<'a> Subject<'a> {
@@ -81,12 +112,12 @@ impl<'a> Subject<'a> {
         backend: &'a dyn Backend,
         program: &Arc<Program>,
         tokens: &'a [i32],
-        (tolerance, precision): (f64, Precision),
+        (tolerance, rounding): (f64, Rounding),
     ) -> Result<Self, String> {
         let vocab = program.metadata().vocab_size as usize;
         let (program, one_shot) = (program.clone(), vec![]);
         let mut subject =
-            Subject { backend, program, tokens, one_shot, vocab, tolerance, precision };
+            Subject { backend, program, tokens, one_shot, vocab, tolerance, rounding };
         let mut engine = subject.load(subject.largest_chunk(), 1)?;
         subject.one_shot = wide(&subject.in_chunks(&mut *engine, subject.largest_chunk())?);
         if let Some(i) = subject.one_shot.iter().position(|x| !x.is_finite()) {
@@ -108,7 +139,8 @@ impl<'a> Subject<'a> {
             max_chunk: max_chunk as u32,
             n_slots,
             threads: Some(2),
-            precision: self.precision,
+            precision: self.rounding.precision,
+            kv: self.rounding.kv,
             ..LoadOptions::default()
         }
     }
@@ -211,7 +243,7 @@ fn agrees_with_reference(s: &Subject<'_>) -> Checked {
     let mut oracle = load(&ReferenceBackend, &s.program, &s.options(chunk, 1))?;
     let truth = s.in_chunks(&mut *oracle, chunk)?;
     let got: Vec<f32> = s.one_shot.iter().map(|x| *x as f32).collect();
-    compare(&got, &wide(&truth), if s.precision == Precision::Exact { MODEL } else { FAST_MODEL })
+    compare(&got, &wide(&truth), s.rounding.tolerance())
 }
 
 fn chunked_prefill(s: &Subject<'_>) -> Checked {

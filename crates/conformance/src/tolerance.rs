@@ -21,3 +21,17 @@ pub(crate) const FAST_LINEAR: f64 = 1.5e-2;
 /// Logits of a whole small model under `Precision::Fast`, against the reference. Random weights in
 /// few channels are the worst case: the largest seen is 4.1e-2. Real models are judged by KL.
 pub(crate) const FAST_MODEL: f64 = 8e-2;
+
+/// Attention over a cache of `bf16` keys and values (`KvType::Bf16`), against numbers that are not
+/// rounded. A number moves by at most 2⁻⁹ of itself, and scores that move shift weight between keys:
+/// the largest seen is 1.1e-2.
+pub(crate) const KV_BF16: f64 = 2e-2;
+/// The same over bytes (`KvType::Int8`). A number moves by at most 1/254 of the largest of its row,
+/// which for large numbers is what `bf16` does, too: the largest seen is 1.3e-2.
+pub(crate) const KV_INT8: f64 = 2.5e-2;
+/// Logits of a whole small model over `bf16` caches, against the reference. Random weights make
+/// attention sharper than training does: the largest seen is 1.2e-2. Real models are judged by
+/// perplexity.
+pub(crate) const KV_BF16_MODEL: f64 = 2.5e-2;
+/// The same over bytes: the largest seen is 6.2e-2.
+pub(crate) const KV_INT8_MODEL: f64 = 1e-1;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use lapidary_backend::{Backend, LoadOptions};
+use lapidary_backend::{Backend, LoadOptions, Precision};
 use lapidary_gemma::OpenOptions;
 use lapidary_program::{FileBytes, Program, lap};
 use lapidary_runner::{CancelToken, Event, Request, Rows, Runner, SamplingParams};
@@ -31,6 +31,8 @@ fn runner(backend: &dyn Backend, program: &Arc<Program>, chunk: u32, n_slots: u3
         max_chunk: chunk,
         n_slots,
         threads: None,
+        // Backends are compared with each other here.
+        precision: Precision::Exact,
         ..LoadOptions::default()
     };
     let device = backend.probe().unwrap().remove(0);

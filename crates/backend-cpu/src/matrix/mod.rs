@@ -36,7 +36,7 @@ use quant::QuantPanels;
 
 pub(crate) use activations::Activations;
 pub(crate) use float::Panels;
-pub(crate) use product::{Product, ProductKernel, Strided};
+pub(crate) use product::{Element, Product, ProductKernel, Strided};
 pub(crate) use source::RowSource;
 
 /// One or more matrices `[rows, cols]` of one weight, packed.

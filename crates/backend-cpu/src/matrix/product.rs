@@ -335,3 +335,13 @@ impl Element for bf16 {
         unsafe { s.load_bf16(p) }
     }
 }
+
+impl Element for i8 {
+    const CONVERTS: bool = true;
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(s: S, p: *const i8) -> S::V {
+        // SAFETY: by the caller's promise.
+        unsafe { s.load_i8(p) }
+    }
+}

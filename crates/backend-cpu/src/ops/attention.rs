@@ -13,14 +13,15 @@ use std::ops::Range;
 
 use lapidary_program::AttentionSpec;
 
-use crate::cache::{BLOCK, Cache, CacheShape};
-use crate::matrix::{Cpu, Product, ProductKernel, Strided};
+use crate::cache::{BLOCK, Cache, CacheShape, CachedHead, Head};
+use crate::matrix::{Cpu, Element, Product, ProductKernel, Strided};
 use crate::shared::Shared;
 use crate::simd::LANES;
 use softmax::{Exponentials, Sums};
 
-/// Queries (token and head) that go through the cache together.
-const TILE: usize = 24;
+/// Queries (token and head) that go through the cache together: so many that widening its numbers
+/// once for all of them costs little.
+const TILE: usize = 48;
 /// From this many blocks on, a single token's blocks are shared among threads.
 const SPLIT_FROM: usize = 4;
 
@@ -99,7 +100,7 @@ pub(crate) fn attention(
         let mut room = tile_room(thread);
         all.gather(tile, room.q);
         for block in tile.blocks() {
-            all.block(tile, block, room.q, room.scores, &mut room.block);
+            all.block(tile, block, (room.q, room.scores), &mut room.block);
             room.sums.merge(cpu, &room.block, tile.len, block == tile.blocks().start);
         }
         finish(tile, &room.sums);
@@ -227,42 +228,60 @@ impl<'a> Attention<'a> {
         &self,
         tile: &QueryTile,
         block: usize,
-        q: &[f32],
-        scores: &mut [f32],
+        room: (&[f32], &mut [f32]),
+        sums: &mut Sums<'_>,
+    ) {
+        match self.cache.head(tile.slot, tile.kv_head) {
+            CachedHead::F32(head) => self.block_of(&head, tile, block, room, sums),
+            CachedHead::Bf16(head) => self.block_of(&head, tile, block, room, sums),
+            CachedHead::Int8(head) => self.block_of(&head, tile, block, room, sums),
+        }
+    }
+
+    /// The same for numbers that are stored as `T`.
+    fn block_of<T: Element>(
+        &self,
+        head: &Head<'_, T>,
+        tile: &QueryTile,
+        block: usize,
+        (q, scores): (&[f32], &mut [f32]),
         sums: &mut Sums<'_>,
     ) {
         let (n, head_dim) = (tile.len, self.head_dim);
-        let capacity = self.cache.shape().capacity;
         let start = block * BLOCK;
-        let ring = start % capacity;
+        let ring = start % self.cache.shape().capacity;
         // Keys in the block, counted from its start; scores are made by whole panels.
         let low = tile.keys.start.max(start) - start;
         let high = tile.keys.end.min(start + BLOCK) - start;
         let panels = low / LANES..high.div_ceil(LANES);
-        let keys = self.cache.keys(tile.slot, tile.kv_head);
-        let keys = &keys[(ring / LANES + panels.start) * LANES * head_dim..];
+        let made = panels.start * LANES..panels.end * LANES;
         self.cpu.isa.run(ProductKernel(Product::new(
             Strided { data: q, stride: head_dim },
-            Strided { data: keys, stride: LANES * head_dim },
-            Strided { data: &mut scores[panels.start * LANES..], stride: BLOCK },
-            (n, panels.len() * LANES, head_dim),
+            Strided {
+                data: &head.keys[(ring + made.start) * head_dim..],
+                stride: LANES * head_dim,
+            },
+            Strided { data: &mut scores[made.start..], stride: BLOCK },
+            (n, made.len(), head_dim),
         )));
+        let scales = head.scales.map(|scales| scales.part(ring + made.start..ring + made.end));
         for i in 0..n {
             let query = self.query(tile, i);
             let seen = query.keys.start.clamp(start, start + BLOCK) - start
                 ..query.keys.end.clamp(start, start + BLOCK) - start;
             let row = &mut scores[i * BLOCK..(i + 1) * BLOCK];
             (sums.max[i], sums.total[i]) = self.cpu.isa.run(Exponentials {
-                scores: &mut row[panels.start * LANES..panels.end * LANES],
-                seen: seen.start.max(panels.start * LANES) - panels.start * LANES
-                    ..seen.end.max(panels.start * LANES) - panels.start * LANES,
+                scores: &mut row[made.clone()],
+                seen: seen.start.max(made.start) - made.start
+                    ..seen.end.max(made.start) - made.start,
                 scale: self.spec.scale,
+                scales,
             });
         }
-        let values = self.cache.values(tile.slot, tile.kv_head);
+        let values = &head.values[ring * head_dim.next_multiple_of(LANES)..];
         self.cpu.isa.run(ProductKernel(Product::new(
             Strided { data: &scores[low..], stride: BLOCK },
-            Strided { data: &values[(ring + low) * LANES..], stride: capacity * LANES },
+            Strided { data: &values[low * LANES..], stride: BLOCK * LANES },
             Strided { data: &mut *sums.values, stride: head_dim },
             (n, head_dim, high - low),
         )));
@@ -293,7 +312,7 @@ impl<'a> Attention<'a> {
             let room = tile_room(thread);
             self.gather(tile, room.q);
             let block = blocks.start + item % blocks.len();
-            self.block(tile, block, room.q, room.scores, &mut sums_of(item));
+            self.block(tile, block, (room.q, room.scores), &mut sums_of(item));
         });
         let mut room = tile_room(0);
         for (t, tile) in tiles.iter().enumerate() {
@@ -315,3 +334,6 @@ impl<'a> Tile<'a> {
         Tile { q, scores, block: sums_of(block), sums: sums_of(sums) }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -54,6 +54,22 @@ fn a_seed_gives_the_same_text_on_every_backend_and_number_of_threads() {
 }
 
 #[test]
+fn caches_are_kept_as_asked_and_as_they_are_for_exact_results() {
+    let kept = |more: &[&str], kv: &str| {
+        let ran = run(raw(&["-n", "4"]).args(more)).done();
+        assert!(ran.stderr.contains(&format!("KV {kv}\n")), "{more:?}: {}", ran.stderr);
+    };
+    kept(&[], "bf16");
+    kept(&["--precision", "exact"], "f32");
+    kept(&["--precision", "exact", "--kv", "bf16"], "bf16");
+    kept(&["--kv", "int8"], "int8");
+    kept(&["--kv", "f32"], "f32");
+    let ran = run(raw(&["-n", "4"]).env("LAPIDARY_KV", "int8")).done();
+    assert!(ran.stderr.contains("KV int8\n"), "{}", ran.stderr);
+    run(&mut raw(&["--kv", "int4"])).refused(2, &["int4", "--kv"]);
+}
+
+#[test]
 fn seeds_differ() {
     let texts: HashSet<Vec<u8>> = (0..8)
         .map(|seed: u32| run(&mut raw(&["-q", "-n", "12", "--seed", &seed.to_string()])).stdout)

@@ -41,7 +41,8 @@ pub fn lapidary(subcommand: &str) -> Command {
 
 /// A command free of the settings of whoever runs the tests, its output caught.
 pub fn undisturbed(mut command: Command) -> Command {
-    for name in ["LAPIDARY_BACKEND", "LAPIDARY_THREADS", "LAPIDARY_CTX", "LAPIDARY_DEBUG"] {
+    let flags = ["BACKEND", "THREADS", "CTX", "DEBUG", "PRECISION", "KV"];
+    for name in flags.map(|flag| format!("LAPIDARY_{flag}")) {
         command.env_remove(name);
     }
     command.env("LAPIDARY_CACHE", cache());

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use lapidary_backend::LoadOptions;
+use lapidary_backend::{LoadOptions, Precision};
 use lapidary_program::{AttentionSpec, GraphBuilder, Op, input};
 
 use crate::case::{Call, Case, Data};
@@ -200,6 +200,7 @@ pub(crate) fn scenario(
         max_chunk: 40,
         n_slots: 3,
         threads: Some(2),
+        precision: Precision::Exact,
         ..LoadOptions::default()
     };
     Scenario { name, spec, kept: spec.window, options, calls, sharpness: 1.0 }
@@ -226,7 +227,11 @@ pub(crate) fn case(s: Scenario) -> Case {
         let q = lab.random.normals(tokens.len() * heads * head_dim, s.sharpness);
         let mut feeds = vec![];
         if *writes {
-            let k = lab.random.normals(tokens.len() * kv_heads * head_dim, 1.0);
+            let mut k = lab.random.normals(tokens.len() * kv_heads * head_dim, 1.0);
+            if s.sharpness > 1.0 {
+                // The key that takes all the weight must not depend on how keys are rounded.
+                k.chunks_mut(head_dim).for_each(as_any_cache_holds);
+            }
             let v = lab.random.normals(tokens.len() * kv_heads * head_dim, 1.0);
             let rows = k.chunks(kv_heads * head_dim).zip(v.chunks(kv_heads * head_dim));
             for (token, (k, v)) in tokens.iter().zip(rows) {
@@ -254,6 +259,16 @@ pub(crate) fn case(s: Scenario) -> Case {
         calls,
         tolerance: SUMS,
     }
+}
+
+/// Makes a key one that every kind of cache holds exactly: codes of a byte, the largest of them
+/// among them, times a power of two.
+fn as_any_cache_holds(key: &mut [f32]) {
+    const STEP: f32 = 1.0 / 32.0;
+    for x in &mut *key {
+        *x = (*x / STEP).round().clamp(-127.0, 127.0) * STEP;
+    }
+    key[0] = 127.0 * STEP;
 }
 
 fn build(

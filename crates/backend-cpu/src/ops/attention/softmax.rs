@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::cache::Scales;
 use crate::matrix::Cpu;
 use crate::simd::{Kernel, LANES, Simd, exp, load, store};
 
@@ -74,12 +75,16 @@ impl Kernel for Blend<'_> {
     }
 }
 
-/// Turns the scores of whole panels into `e^(s·scale − max)` where they are seen and 0 elsewhere;
-/// returns the largest and the sum, `−∞` and 0 if nothing is seen.
+/// Turns the products of whole panels into `e^(s·scale − max)` where they are seen and 0 elsewhere;
+/// returns the largest and the sum, `−∞` and 0 if nothing is seen. Where keys and values have
+/// scales, products become scores by those of the keys, and what is returned counts before the
+/// exponentials take on those of the values.
 pub(crate) struct Exponentials<'a> {
     pub scores: &'a mut [f32],
     pub seen: Range<usize>,
     pub scale: f32,
+    /// Of the positions of `scores`.
+    pub scales: Option<Scales<'a>>,
 }
 
 impl Kernel for Exponentials<'_> {
@@ -87,16 +92,18 @@ impl Kernel for Exponentials<'_> {
 
     #[inline(always)]
     fn call<S: Simd>(self, s: S) -> (f32, f32) {
-        let Exponentials { scores, seen, scale } = self;
+        let Exponentials { scores, seen, scale, scales } = self;
         if seen.is_empty() {
             scores.fill(0.0);
             return (f32::NEG_INFINITY, 0.0);
         }
-        let mut max = f32::NEG_INFINITY;
-        for score in &mut scores[seen.clone()] {
-            *score *= scale;
-            max = if *score > max { *score } else { max };
+        for part in scores.chunks_exact_mut(LANES) {
+            store(s, part, s.mul(load(s, part), s.splat(scale)));
         }
+        if let Some(scales) = scales {
+            multiply(s, scores, scales.keys);
+        }
+        let max = largest(s, &scores[seen.clone()]);
         let negative = s.splat(-max);
         for part in scores.chunks_exact_mut(LANES) {
             let p = exp(s, s.add(load(s, part), negative));
@@ -108,6 +115,28 @@ impl Kernel for Exponentials<'_> {
         for part in scores.chunks_exact(LANES) {
             total = s.add(total, load(s, part));
         }
+        if let Some(scales) = scales {
+            // Only where it is seen: what is not must not matter, even if it is not a number.
+            multiply(s, &mut scores[seen.clone()], &scales.values[seen]);
+        }
         (max, s.sum(total))
     }
+}
+
+#[inline(always)]
+fn multiply<S: Simd>(s: S, x: &mut [f32], factors: &[f32]) {
+    for (x, f) in x.chunks_mut(LANES).zip(factors.chunks(LANES)) {
+        store(s, x, s.mul(load(s, x), load(s, f)));
+    }
+}
+
+/// The largest of those that are numbers.
+#[inline(always)]
+fn largest<S: Simd>(s: S, x: &[f32]) -> f32 {
+    let (parts, rest) = x.as_chunks::<LANES>();
+    let mut max = s.splat(f32::NEG_INFINITY);
+    for part in parts {
+        max = s.max(load(s, part), max);
+    }
+    rest.iter().fold(s.largest(max), |max, x| if *x > max { *x } else { max })
 }
