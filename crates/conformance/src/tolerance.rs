@@ -18,8 +18,9 @@ pub(crate) const LINEAR: f64 = 2e-6;
 /// (`Precision::Fast`): a linear or experts with quantised weights. The rounding alone is some 0.5 %
 /// of an output's spread; over thousands of outputs 1.1e-2 is the largest seen.
 pub(crate) const FAST_LINEAR: f64 = 1.5e-2;
-/// Logits of a whole small model under `Precision::Fast`, against the reference. Random weights in
-/// few channels are the worst case: the largest seen is 4.1e-2. Real models are judged by KL.
+/// Logits of a whole small model under `Precision::Fast`, caches in `bf16`, against the reference.
+/// Random weights in few channels are the worst case: the largest seen is 4.1e-2. Real models are
+/// judged by KL.
 pub(crate) const FAST_MODEL: f64 = 8e-2;
 
 /// Attention over a cache of `bf16` keys and values (`KvType::Bf16`), against numbers that are not
