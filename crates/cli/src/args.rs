@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use lapidary_program::Modality;
 
 /// Runs Gemma models on whatever you have: one file, every backend, the same tokens.
 #[derive(Debug, Parser)]
@@ -84,22 +85,14 @@ pub struct MediaArgs {
     pub fps: Option<f64>,
     /// The order in which they were given.
     #[arg(skip)]
-    pub order: Vec<MediaKind>,
-}
-
-/// Which of the lists is next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MediaKind {
-    Image,
-    Video,
-    Audio,
+    pub order: Vec<Modality>,
 }
 
 impl MediaArgs {
     /// Takes the order from what was typed.
     fn put_in_order(&mut self, matches: &ArgMatches) {
-        use MediaKind::{Audio, Image, Video};
-        let mut all: Vec<(usize, MediaKind)> = Vec::new();
+        use Modality::{Audio, Image, Video};
+        let mut all: Vec<(usize, Modality)> = Vec::new();
         for (name, kind) in [("image", Image), ("video", Video), ("audio", Audio)] {
             all.extend(matches.indices_of(name).into_iter().flatten().map(|at| (at, kind)));
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use lapidary_backend::Precision;
-use lapidary_program::Program;
+use lapidary_program::{Modality, Program};
 use lapidary_runner::{
     ChatInput, Event, Finish, FinishReason, Medium, Message, Request, Runner, Stats,
 };
@@ -18,7 +18,8 @@ use rustyline::{Config, DefaultEditor};
 use serde_json::{Map, Value};
 
 use self::command::{Command, HELP, Settings};
-use crate::args::{ChatArgs, MediaKind};
+use crate::args::ChatArgs;
+use crate::exit::is_broken_pipe;
 use crate::interrupt::Interrupt;
 use crate::media::{self, Loader};
 use crate::model::{self, MediaNeed, Wanted};
@@ -143,7 +144,7 @@ impl Chat {
         Ok(true)
     }
 
-    fn show(&mut self, kind: MediaKind, path: &Path) -> Result<()> {
+    fn show(&mut self, kind: Modality, path: &Path) -> Result<()> {
         let medium = Loader::new(&self.program).load(kind, path)?;
         let n: usize = medium.inputs().map(|i| i.n_soft).sum();
         let what = medium.modality().name();
@@ -223,11 +224,6 @@ impl Chat {
         tell(format_args!("saved {} messages", messages.len()));
         Ok(())
     }
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let kinds = error.chain().filter_map(|e| e.downcast_ref::<std::io::Error>());
-    kinds.into_iter().any(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
 /// What the user types, whole texts at a time.

@@ -57,7 +57,8 @@ fn message(error: &anyhow::Error) -> String {
     })
 }
 
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
+/// Whether a reader went away.
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|e| {
         let kind = match e.downcast_ref::<serde_json::Error>() {
             // It does not show the system's error in its chain.

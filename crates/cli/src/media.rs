@@ -8,7 +8,7 @@ use lapidary_program::{AudioSpec, ImageSpec, Media, Modality, Program, VideoSpec
 use lapidary_runner::{Content, Error, Medium, Message, Part, SoftInput};
 use serde_json::Map;
 
-use crate::args::{MediaArgs, MediaKind};
+use crate::args::MediaArgs;
 use crate::tell::tell;
 
 /// Reads media for one program.
@@ -33,9 +33,9 @@ pub fn prepare(args: &MediaArgs, program: &Program) -> Result<Vec<Medium>> {
     let mut all = Vec::with_capacity(args.order.len());
     for kind in &args.order {
         let path = match kind {
-            MediaKind::Image => images.next(),
-            MediaKind::Video => videos.next(),
-            MediaKind::Audio => audios.next(),
+            Modality::Image => images.next(),
+            Modality::Video => videos.next(),
+            Modality::Audio => audios.next(),
         };
         if let Some(path) = path {
             all.push(loader.load(*kind, path)?);
@@ -60,12 +60,12 @@ pub fn message(role: &str, media: &[Medium], text: &str) -> Message {
 }
 
 /// What a file that is dragged into a chat is taken for: by its ending, if it is there.
-pub fn kind(path: &Path) -> Option<MediaKind> {
+pub fn kind(path: &Path) -> Option<Modality> {
     let ending = path.extension()?.to_str()?.to_ascii_lowercase();
     let kind = match ending.as_str() {
-        "png" | "jpg" | "jpeg" | "webp" | "gif" | "bmp" => MediaKind::Image,
-        "wav" | "flac" | "mp3" | "ogg" | "oga" => MediaKind::Audio,
-        "mp4" | "mkv" | "mov" | "webm" | "avi" | "m4v" => MediaKind::Video,
+        "png" | "jpg" | "jpeg" | "webp" | "gif" | "bmp" => Modality::Image,
+        "wav" | "flac" | "mp3" | "ogg" | "oga" => Modality::Audio,
+        "mp4" | "mkv" | "mov" | "webm" | "avi" | "m4v" => Modality::Video,
         _ => return None,
     };
     path.is_file().then_some(kind)
@@ -84,11 +84,11 @@ impl<'a> Loader<'a> {
     }
 
     /// Reads a file, or for a film a folder.
-    pub fn load(&self, kind: MediaKind, path: &Path) -> Result<Medium> {
+    pub fn load(&self, kind: Modality, path: &Path) -> Result<Medium> {
         let read = match kind {
-            MediaKind::Image => self.image(path),
-            MediaKind::Video => self.video(path),
-            MediaKind::Audio => self.audio(path),
+            Modality::Image => self.image(path),
+            Modality::Video => self.video(path),
+            Modality::Audio => self.audio(path),
         };
         read.with_context(|| path.display().to_string())
     }

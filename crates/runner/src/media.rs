@@ -132,6 +132,15 @@ fn surround(pieces: &mut Vec<Piece>, before: &str, tokens: &SoftTokens, input: S
     pieces.push(Piece::Text(tokens.after.clone()));
 }
 
+/// Where the soft tokens of a modality stand, if a program takes it.
+pub(crate) fn soft_tokens(media: &Media, modality: Modality) -> Option<&SoftTokens> {
+    match modality {
+        Modality::Image => media.image.as_ref().map(|s| &s.tokens),
+        Modality::Video => media.video.as_ref().map(|s| &s.tokens),
+        Modality::Audio => media.audio.as_ref().map(|s| &s.tokens),
+    }
+}
+
 /// The refusal of what a program does not take.
 pub(crate) fn unknown(media: &Media, given: Modality) -> Error {
     Error::Modality { given, supported: media.modalities() }

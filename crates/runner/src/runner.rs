@@ -12,7 +12,7 @@ use crate::chat::{ChatInput, ChatTemplate, TokenNames};
 use crate::error::{Error, Result};
 use crate::generation::{Generation, Limits, check_ids};
 use crate::kv::{self, Ring, Slot};
-use crate::media::{Assembly, Medium, Prompt, SoftRun, place, unknown};
+use crate::media::{Assembly, Medium, Prompt, SoftRun, place, soft_tokens, unknown};
 use crate::request::{CancelToken, Event, Finish, GenerationId, Request};
 use crate::sampler::{Sampler, SamplingParams, all_finite};
 use crate::soft::{SoftRows, SoftUse};
@@ -170,14 +170,9 @@ impl Runner {
         let tokenizer = self.tokenizer()?;
         let rendered = self.template()?.render(input, Some(tokenizer))?;
         let known = &self.metadata().media;
-        let placeholders: Vec<(Modality, &str)> = [
-            known.image.as_ref().map(|s| (Modality::Image, s.tokens.placeholder.as_str())),
-            known.video.as_ref().map(|s| (Modality::Video, s.tokens.placeholder.as_str())),
-            known.audio.as_ref().map(|s| (Modality::Audio, s.tokens.placeholder.as_str())),
-        ]
-        .into_iter()
-        .flatten()
-        .collect();
+        let shown = |m: Modality| Some((m, soft_tokens(known, m)?.placeholder.as_str()));
+        let placeholders: Vec<(Modality, &str)> =
+            known.modalities().into_iter().filter_map(shown).collect();
         let mut prompt = Assembly::new(tokenizer, rendered.guard(), self.filler());
         prompt.template(rendered.guarded(), &placeholders, media)?;
         prompt.finish()
@@ -189,11 +184,7 @@ impl Runner {
             return Ok(ids.into());
         }
         let known = &self.metadata().media;
-        let id = |modality: Modality| match modality {
-            Modality::Image => known.image.as_ref().map(|s| s.tokens.id),
-            Modality::Video => known.video.as_ref().map(|s| s.tokens.id),
-            Modality::Audio => known.audio.as_ref().map(|s| s.tokens.id),
-        };
+        let id = |modality: Modality| soft_tokens(known, modality).map(|t| t.id);
         let soft_ids: Vec<u32> = known.modalities().into_iter().filter_map(id).collect();
         let mut inputs = Vec::new();
         for m in media {

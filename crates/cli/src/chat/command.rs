@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
+use lapidary_program::Modality;
 use lapidary_runner::SamplingParams;
-
-use crate::args::MediaKind;
 
 /// A line of a chat that is not said to the model.
 #[derive(Debug, PartialEq)]
@@ -14,7 +13,7 @@ pub enum Command {
     Leave,
     Stats,
     System(Option<String>),
-    Show(MediaKind, PathBuf),
+    Show(Modality, PathBuf),
     Save(PathBuf),
     Set(Option<(String, String)>),
 }
@@ -46,9 +45,9 @@ pub fn parse(line: &str) -> Result<Command, String> {
         "/bye" | "/exit" | "/quit" => Command::Leave,
         "/stats" => Command::Stats,
         "/system" => Command::System((!rest.is_empty()).then(|| rest.to_string())),
-        "/image" => Command::Show(MediaKind::Image, file()?),
-        "/video" => Command::Show(MediaKind::Video, file()?),
-        "/audio" => Command::Show(MediaKind::Audio, file()?),
+        "/image" => Command::Show(Modality::Image, file()?),
+        "/video" => Command::Show(Modality::Video, file()?),
+        "/audio" => Command::Show(Modality::Audio, file()?),
         "/save" => Command::Save(file()?),
         "/set" if rest.is_empty() => Command::Set(None),
         "/set" => {
@@ -126,7 +125,7 @@ mod tests {
         assert_eq!(parse("/bye"), Ok(Command::Leave));
         assert_eq!(parse("/system  be brief "), Ok(Command::System(Some("be brief".into()))));
         assert_eq!(parse("/system"), Ok(Command::System(None)));
-        let shown = Command::Show(MediaKind::Image, "my cat.png".into());
+        let shown = Command::Show(Modality::Image, "my cat.png".into());
         assert_eq!(parse("/image my\\ cat.png"), Ok(shown));
         let set = Command::Set(Some(("top_k".into(), "5".into())));
         assert_eq!(parse("/set top_k 5"), Ok(set));
