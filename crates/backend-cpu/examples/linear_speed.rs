@@ -34,7 +34,8 @@ fn main() {
     if std::env::var(ISA).is_ok() {
         return measure_all(threads);
     }
-    for isa in ["scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "neon", "dotprod", "i8mm"] {
+    let x86 = ["avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16"];
+    for isa in ["scalar"].into_iter().chain(x86).chain(["neon", "dotprod", "i8mm"]) {
         let exe = std::env::current_exe().expect("an example has a file");
         let done = Command::new(exe).args(std::env::args().skip(1)).env(ISA, isa).status();
         if !done.expect("the example's own file can be run").success() {

@@ -7,7 +7,7 @@
 //! This room knows programs and the backend contract. It knows no model family, no tokeniser and no
 //! other backend.
 //!
-//! `LAPIDARY_CPU_ISA=scalar|avx2|avxvnni|avx512|avx512vnni|neon|dotprod|i8mm` overrides the
+//! `LAPIDARY_CPU_ISA=scalar|avx2|avxvnni|avx512|avx512vnni|avx512bf16|neon|dotprod|i8mm` overrides the
 //! instruction set that `load` picks: the widest of the machine.
 
 mod aligned;

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use lapidary_backend::{Backend, Engine, Feed, KvType, LoadOptions, Outputs, Precision};
-use lapidary_program::{Encoding, Program, WeightDecl};
+use lapidary_program::{DType, Encoding, Program, WeightDecl};
 use lapidary_reference::ReferenceBackend;
 
 use crate::report::Outcome;
@@ -60,8 +60,10 @@ const ROUNDED_CACHES: [(KvType, f64); 2] = [(KvType::Bf16, KV_BF16), (KvType::In
 /// kind that rounds.
 pub(crate) fn run(backend: &dyn Backend, kind: &str, case: &Case) -> Vec<Outcome> {
     let mut outcomes = vec![run_as(backend, kind, case, "", &case.options, case.tolerance)];
-    let quantised = |w: &WeightDecl| matches!(w.encoding, Encoding::Quant(_));
-    if case.program.weights().values().any(quantised) {
+    let rounds_with = |w: &WeightDecl| {
+        matches!(w.encoding, Encoding::Quant(_) | Encoding::Dense(DType::Bf16))
+    };
+    if case.program.weights().values().any(rounds_with) {
         let options = LoadOptions { precision: Precision::Fast, ..case.options.clone() };
         // Ops that choose do so exactly.
         let rounds = matches!(kind, "linear" | "experts");

@@ -113,6 +113,12 @@ fn avx512vnni_instructions() {
     with_isa("avx512vnni");
 }
 
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn avx512bf16_instructions() {
+    with_isa("avx512bf16");
+}
+
 #[cfg(target_arch = "aarch64")]
 #[test]
 fn neon_instructions() {

@@ -5,6 +5,7 @@
 //! holds something that is not finite gets a scale that is not a number: it reaches the results.
 #![allow(unsafe_code)]
 
+use half::bf16;
 use lapidary_backend::Result;
 
 use super::Cpu;
@@ -34,6 +35,8 @@ pub(crate) struct Activations {
     starts: Aligned<i32>,
     /// `[token][unit]`: the factor of a group's bias.
     shifts: Aligned<f32>,
+    /// `[token][channel]` for products of pairs, an even number of channels.
+    pub(super) halves: Aligned<bf16>,
     n_tokens: usize,
     n_blocks: usize,
     units: Units,

@@ -54,6 +54,12 @@ impl<L: Stored> Panels<L> {
         }
     }
 
+    /// The panels of one matrix.
+    pub(super) fn matrix(&self, index: usize) -> &[L] {
+        let len = self.shape.n_panels() * self.shape.cols * LANES;
+        &self.data[index * len..(index + 1) * len]
+    }
+
     pub(crate) fn matmul(
         &self,
         cpu: Cpu<'_>,
@@ -64,7 +70,7 @@ impl<L: Stored> Panels<L> {
     ) {
         let MatrixShape { rows: n_out, cols: n_in, .. } = self.shape;
         let (n_panels, panel_len) = (self.shape.n_panels(), n_in * LANES);
-        let matrix = &self.data[index * n_panels * panel_len..(index + 1) * n_panels * panel_len];
+        let matrix = self.matrix(index);
         let n_tokens = x.len() / n_in;
         assert_eq!((x.len(), y.len()), (n_tokens * n_in, n_tokens * n_out), "activations");
         let split = Split::new(n_tokens, n_panels, n_in, cpu.workers.n_threads());

@@ -14,6 +14,8 @@ mod activations;
 mod float;
 mod form;
 mod integer;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
 mod product;
 mod quant;
 mod source;
@@ -64,7 +66,7 @@ pub(crate) struct MatrixShape {
 pub(crate) struct Cpu<'a> {
     pub isa: Isa,
     pub workers: &'a Workers,
-    /// Whether quantised weights are multiplied with activations as they are, not as bytes.
+    /// Whether weights are multiplied with activations as they are, not as bytes or `bf16`.
     pub exact: bool,
 }
 
@@ -161,7 +163,11 @@ impl PackedWeight {
 
     /// Bytes that activations of so many rows take beside it.
     pub(crate) fn activation_bytes(decl: &WeightDecl, n_rows: usize) -> u64 {
-        Form::of(decl).map_or(0, |form| Activations::size_bytes(n_rows, form.cols))
+        match (Form::of(decl), &decl.encoding) {
+            (Some(form), _) => Activations::size_bytes(n_rows, form.cols),
+            (None, Encoding::Dense(DType::Bf16)) => 2 * (n_rows * (decl.cols() + 1)) as u64,
+            _ => 0,
+        }
     }
 
     /// Packs a weight.
@@ -209,6 +215,11 @@ impl PackedWeight {
         match self {
             Self::F32(p) => p.matmul(cpu, index, bias, x, y),
             Self::F16(p) => p.matmul(cpu, index, bias, x, y),
+            #[cfg(target_arch = "x86_64")]
+            Self::Bf16(p) if let (false, Some(dot)) = (cpu.exact, cpu.isa.bf16_dot()) => {
+                let rounded = pairs::round(dot, cpu, x, p.shape().cols, &mut room.halves)?;
+                pairs::matmul(dot, cpu, (p.matrix(index), p.shape()), bias, &rounded, y);
+            }
             Self::Bf16(p) => p.matmul(cpu, index, bias, x, y),
             Self::Quant(p) if cpu.exact => p.matmul_exact(cpu, index, bias, x, y),
             Self::Quant(p) => {

@@ -48,6 +48,39 @@ impl<const VNNI: bool> Avx512<VNNI> {
     }
 }
 
+/// Proof of dot products of pairs of `bf16`.
+#[derive(Clone, Copy)]
+pub(crate) struct Bf16Dot(());
+
+impl Bf16Dot {
+    pub(crate) fn detect() -> Option<Self> {
+        let found = Avx512::<true>::detect().is_some() && is_x86_feature_detected!("avx512bf16");
+        found.then_some(Bf16Dot(()))
+    }
+
+    /// Runs work with the instructions.
+    #[inline]
+    pub(crate) fn run<W: Bf16Work>(self, work: W) {
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,avx512bf16")]
+        fn run<W: Bf16Work>(work: W) {
+            // SAFETY: the features are on.
+            unsafe { work.call() }
+        }
+        // SAFETY: `self` exists, so the features were detected.
+        unsafe { run(work) }
+    }
+}
+
+/// Work with pairs of `bf16`. `call` must be `#[inline(always)]`, and so must everything in it that
+/// touches vectors.
+pub(crate) trait Bf16Work {
+    /// The work.
+    ///
+    /// # Safety
+    /// The machine has what [`Bf16Dot`] proves.
+    unsafe fn call(self);
+}
+
 // In all of these `self` proves that the machine has the instructions, and `Kernel` that they are
 // inlined where they are enabled.
 impl<const VNNI: bool> Simd for Avx512<VNNI> {

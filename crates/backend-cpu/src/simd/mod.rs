@@ -16,6 +16,8 @@ mod scalar;
 
 use std::fmt;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::{Bf16Dot, Bf16Work};
 pub(crate) use math::{exp, exp2_of_negative, gelu_tanh, tanh, times_sigmoid};
 
 /// Lanes of one vector.
@@ -40,6 +42,9 @@ pub(crate) enum Isa {
     /// AVX-512 with 512-bit integer dot products.
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni(avx512::Avx512<true>),
+    /// The same with dot products of pairs of `bf16`.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16(avx512::Avx512<true>, Bf16Dot),
     /// NEON: four registers per vector.
     #[cfg(target_arch = "aarch64")]
     Neon(neon::Neon<{ neon::PLAIN }>),
@@ -236,6 +241,8 @@ impl Isa {
             all.extend(avx2::Avx2::detect().map(Isa::AvxVnni));
             all.extend(avx512::Avx512::detect().map(Isa::Avx512));
             all.extend(avx512::Avx512::detect().map(Isa::Avx512Vnni));
+            let both = avx512::Avx512::detect().zip(Bf16Dot::detect());
+            all.extend(both.map(|(s, dot)| Isa::Avx512Bf16(s, dot)));
         }
         #[cfg(target_arch = "aarch64")]
         {
@@ -258,12 +265,23 @@ impl Isa {
             Isa::Avx512(_) => "avx512",
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni(_) => "avx512vnni",
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Bf16(..) => "avx512bf16",
             #[cfg(target_arch = "aarch64")]
             Isa::Neon(_) => "neon",
             #[cfg(target_arch = "aarch64")]
             Isa::Dotprod(_) => "dotprod",
             #[cfg(target_arch = "aarch64")]
             Isa::I8mm(_) => "i8mm",
+        }
+    }
+
+    /// Dot products of pairs of `bf16`, if this set has them.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn bf16_dot(self) -> Option<Bf16Dot> {
+        match self {
+            Isa::Avx512Bf16(_, dot) => Some(dot),
+            _ => None,
         }
     }
 
@@ -288,7 +306,7 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Isa::AvxVnni(s) => s.without_vnni().run(kernel),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vnni(s) => s.without_vnni().run(kernel),
+            Isa::Avx512Vnni(s) | Isa::Avx512Bf16(s, _) => s.without_vnni().run(kernel),
             #[cfg(target_arch = "aarch64")]
             Isa::Dotprod(s) => s.plain().run(kernel),
             #[cfg(target_arch = "aarch64")]
@@ -309,7 +327,7 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512(s) => s.run(kernel),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vnni(s) => s.run(kernel),
+            Isa::Avx512Vnni(s) | Isa::Avx512Bf16(s, _) => s.run(kernel),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon(s) => s.run(kernel),
             #[cfg(target_arch = "aarch64")]
