@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Write GGUF files of the true shape of released Gemma models, with random weights, for measuring speed.
 
-    python make_synthetic_gguf.py OUT [gemma-3-1b] [gemma-4-e2b] [--spm GGUF] [--bpe TOKENIZER_JSON]
+    python make_synthetic_gguf.py OUT [gemma-3-1b] [gemma-3-4b] [gemma-4-e2b] [--spm GGUF] [--bpe TOKENIZER_JSON]
 
-  OUT/gemma-3-1b-q4_0.gguf    matrices Q4_0, embedding (which is the head as well) Q8_0
+  OUT/gemma-3-1b-q4_0.gguf    (and 4b) matrices Q4_0, embedding (which is the head as well) Q8_0
   OUT/gemma-4-e2b-q4_0.gguf   matrices Q4_0, embedding/head and the per-layer table Q6_K, per_layer_model_proj BF16
 
 These are the types that llama-quantize chooses for `Q4_0` (with `--token-embedding-type q8_0` for Gemma 3).
@@ -25,7 +25,12 @@ from gguf import GGMLQuantizationType as Q
 
 HERE = Path(__file__).resolve().parent
 RELEASED = HERE.parent / "crates" / "gemma" / "released"
-NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6
+NORMAL, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 3, 4, 5, 6
+# What released configs of Gemma 3 leave to transformers' class.
+GEMMA3_DEFAULTS = {
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262_208,
+    "max_position_embeddings": 131_072, "rms_norm_eps": 1e-6, "rope_theta": 1_000_000,
+}  # fmt: skip
 # Rows are made in pieces of about this many bytes.
 PIECE_BYTES = 64 << 20
 
@@ -155,6 +160,9 @@ def add_gemma3_metadata(writer, c):
     writer.add_key_length(c["head_dim"])
     writer.add_value_length(c["head_dim"])
     writer.add_rope_freq_base(float(c["rope_theta"]))
+    if scaling := c.get("rope_scaling"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(scaling["factor"])
 
 
 def add_gemma4_metadata(writer, c):
@@ -185,15 +193,17 @@ def add_special_ids(writer):
     writer.add_add_space_prefix(False)
 
 
-def add_spm_vocabulary(writer, path):
-    """SentencePiece, as another GGUF has it."""
+def add_spm_vocabulary(writer, path, vocab_size):
+    """SentencePiece, as another GGUF has it, with as many unused tokens behind as the model has rows."""
     fields = gguf.GGUFReader(path).fields
-    tokens = fields["tokenizer.ggml.tokens"]
+    field = fields["tokenizer.ggml.tokens"]
+    tokens = [bytes(field.parts[i]) for i in field.data]
+    more = range(len(tokens), vocab_size)
     writer.add_tokenizer_model("llama")
     writer.add_tokenizer_pre("default")
-    writer.add_token_list([bytes(tokens.parts[i]) for i in tokens.data])
-    writer.add_token_scores(fields["tokenizer.ggml.scores"].contents())
-    writer.add_token_types(fields["tokenizer.ggml.token_type"].contents())
+    writer.add_token_list(tokens + [f"[PAD{i}]".encode() for i in more])
+    writer.add_token_scores(fields["tokenizer.ggml.scores"].contents() + [-1000.0] * len(more))
+    writer.add_token_types(fields["tokenizer.ggml.token_type"].contents() + [UNUSED] * len(more))
     writer.add_add_eos_token(False)
     add_special_ids(writer)
 
@@ -223,6 +233,8 @@ def make(name, out, arguments):
     config = json.loads((RELEASED / f"{name}.json").read_text())
     gemma4 = config["model_type"] == "gemma4"
     config = config.get("text_config", config)
+    if not gemma4:
+        config = GEMMA3_DEFAULTS | config
     path = out / f"{name}-q4_0.gguf"
     partial = path.with_suffix(".partial")
     writer = gguf.GGUFWriter(partial, "gemma4" if gemma4 else "gemma3")
@@ -233,7 +245,7 @@ def make(name, out, arguments):
         add_bpe_vocabulary(writer, arguments.bpe)
     else:
         add_gemma3_metadata(writer, config)
-        add_spm_vocabulary(writer, arguments.spm)
+        add_spm_vocabulary(writer, arguments.spm, config["vocab_size"])
     tensors = list(gemma4_tensors(config) if gemma4 else gemma3_tensors(config))
     for t in tensors:
         writer.add_tensor_info(
@@ -260,7 +272,7 @@ def pad_to(file, alignment):
 
 
 if __name__ == "__main__":
-    names = ["gemma-3-1b", "gemma-4-e2b"]
+    names = ["gemma-3-1b", "gemma-3-4b", "gemma-4-e2b"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(names)}; all if none is given")

@@ -62,6 +62,9 @@ pub struct BenchArgs {
     /// MiB of the buffer that measures bandwidth (several times the last cache); 0 leaves it out
     #[arg(long, default_value_t = 2048)]
     pub bandwidth_mib: usize,
+    /// Measure pictures and sounds with the towers of this file instead of text
+    #[arg(long, value_name = "GGUF")]
+    pub mmproj: Option<PathBuf>,
     /// Write everything that was measured to this file, too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -88,4 +91,7 @@ pub struct EngineArgs {
     /// Positions
     #[arg(long)]
     pub context: u32,
+    /// Towers
+    #[arg(long)]
+    pub mmproj: Option<PathBuf>,
 }

@@ -4,6 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use lapidary_gemma::OpenOptions;
+use lapidary_program::Modality;
 
 use crate::args::BenchArgs;
 use crate::bandwidth;
@@ -15,6 +17,10 @@ use crate::report::{Bandwidth, Better, ModelReport, Report, Row, Unit};
 
 /// The order of the two columns, and of every pair below.
 const ENGINES: [EngineName; 2] = [EngineName::Lapidary, EngineName::Llama];
+/// The picture that is shown; a model makes of it what suits it.
+const PICTURE: Test = Test::Picture { width: 1024, height: 768 };
+/// The sound that is played, as long as Gemma 4 hears at once.
+const SOUND: Test = Test::Sound { seconds: 30 };
 /// A pause before each run: threads of the other engine that still spin go to sleep.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -47,11 +53,14 @@ fn measure(args: &BenchArgs, path: &Path) -> Result<(ModelReport, [String; 2])> 
     let mut rows = Vec::new();
     let begin = CpuTime::now(&[]);
     let before = read_bandwidth(args, sizes.decode_bytes)?;
-    if args.starts > 0 {
+    if args.starts > 0 && args.mmproj.is_none() {
         eprintln!("{name}: starts");
         rows.extend(starts(args, path)?);
     }
-    let (tests, engines) = tests(args, path, &name)?;
+    let (tests, engines) = match &args.mmproj {
+        Some(towers) => media(args, path, towers, &name)?,
+        None => tests(args, path, &name)?,
+    };
     let after = read_bandwidth(args, sizes.decode_bytes)?;
     let others = begin.zip(CpuTime::now(&[])).map(|(then, now)| now.others_since(&then));
     let bandwidth = before.zip(after).map(|(a, b)| a.best(b));
@@ -85,8 +94,13 @@ fn read_bandwidth(args: &BenchArgs, model_bytes: u64) -> Result<Option<Bandwidth
 
 /// Fresh processes in turn: seconds to the first token, and memory.
 fn starts(args: &BenchArgs, path: &Path) -> Result<Vec<Row>> {
-    let setup =
-        |engine| Setup { engine, model: path, threads: args.threads, context: args.start_context };
+    let setup = |engine| Setup {
+        engine,
+        model: path,
+        threads: args.threads,
+        context: args.start_context,
+        mmproj: None,
+    };
     let mut all: [Vec<Start>; 2] = [Vec::new(), Vec::new()];
     for repetition in 0..=args.starts {
         for i in order(repetition) {
@@ -131,8 +145,9 @@ fn tests(args: &BenchArgs, path: &Path, name: &str) -> Result<(Vec<Row>, [String
         bail!("there is nothing to measure; give -p, -n or --verify")
     };
     let context = u32::try_from(context)?;
-    let start =
-        |engine| Worker::start(&Setup { engine, model: path, threads: args.threads, context });
+    let start = |engine| {
+        Worker::start(&Setup { engine, model: path, threads: args.threads, context, mmproj: None })
+    };
     let mut workers = [start(ENGINES[0])?, start(ENGINES[1])?];
     let mut rows = Vec::new();
     for group in groups {
@@ -149,6 +164,82 @@ fn tests(args: &BenchArgs, path: &Path, name: &str) -> Result<(Vec<Row>, [String
     Ok((rows, engines))
 }
 
+/// Both engines loaded with their towers; a picture and a sound each in turn.
+fn media(
+    args: &BenchArgs,
+    path: &Path,
+    towers: &Path,
+    name: &str,
+) -> Result<(Vec<Row>, [String; 2])> {
+    let known = lapidary_gemma::open(
+        path,
+        &OpenOptions { mmproj: Some(towers.to_path_buf()), ..OpenOptions::default() },
+    )?;
+    let mut tests = Vec::new();
+    for modality in known.metadata().media.modalities() {
+        match modality {
+            Modality::Image => tests.push(PICTURE),
+            Modality::Audio => tests.push(SOUND),
+            Modality::Video => {}
+        }
+    }
+    drop(known);
+    let Some(context) = tests.iter().map(Test::context).max() else {
+        bail!("{} has no towers", towers.display())
+    };
+    let context = u32::try_from(context)?;
+    let threads = args.threads;
+    let start = |engine| {
+        Worker::start(&Setup { engine, model: path, threads, context, mmproj: Some(towers) })
+    };
+    let mut workers = [start(ENGINES[0])?, start(ENGINES[1])?];
+    let mut rows = Vec::new();
+    for test in tests {
+        eprint!("{name}: {}", test.name());
+        rows.extend(shown_in_turn(args.repetitions, test, &mut workers)?);
+    }
+    let engines = [0, 1].map(|i| workers[i].describe.clone());
+    Ok((rows, engines))
+}
+
+fn shown_in_turn(repetitions: u16, test: Test, workers: &mut [Worker; 2]) -> Result<Vec<Row>> {
+    let row = |what: &str, unit| Row {
+        test: format!("{}: {what}", test.name()),
+        unit,
+        better: Better::Lower,
+        values: [Vec::new(), Vec::new()],
+    };
+    let mut rows = [
+        row("encoding", Unit::Seconds),
+        row("first token", Unit::Seconds),
+        row("soft tokens", Unit::Tokens),
+        row("peak RSS", Unit::Megabytes),
+    ];
+    let pids = [workers[0].pid(), workers[1].pid()];
+    let begin = CpuTime::now(&pids);
+    for repetition in 0..=repetitions {
+        for i in order(repetition) {
+            std::thread::sleep(PAUSE);
+            let (cost, memory) = workers[i].show(test)?;
+            // The first run touches pages and grows buffers.
+            if repetition > 0 {
+                let peak = memory.peak_bytes as f64;
+                let values = [cost.encode_s, cost.first_token_s, cost.n_soft as f64, peak];
+                rows.iter_mut().zip(values).for_each(|(row, value)| row.values[i].push(value));
+            }
+        }
+    }
+    say_others(begin, CpuTime::now(&pids));
+    Ok(rows.into())
+}
+
+fn say_others(begin: Option<CpuTime>, end: Option<CpuTime>) {
+    match begin.zip(end) {
+        Some((then, now)) => eprintln!(" (others: {:.0} %)", 100.0 * now.others_since(&then)),
+        None => eprintln!(),
+    }
+}
+
 fn in_turn(repetitions: u16, group: &[Test], workers: &mut [Worker; 2]) -> Result<Vec<Row>> {
     let pids = [workers[0].pid(), workers[1].pid()];
     let mut rows: Vec<Row> = group.iter().map(empty_row).collect();
@@ -162,23 +253,20 @@ fn in_turn(repetitions: u16, group: &[Test], workers: &mut [Worker; 2]) -> Resul
                 if repetition > 0 {
                     row.values[i].push(match test {
                         Test::Prompt { n, .. } | Test::Generate { n, .. } => *n as f64 / seconds,
-                        Test::Verify { .. } => seconds,
+                        _ => seconds,
                     });
                 }
             }
         }
     }
-    match begin.zip(CpuTime::now(&pids)) {
-        Some((then, now)) => eprintln!(" (others: {:.0} %)", 100.0 * now.others_since(&then)),
-        None => eprintln!(),
-    }
+    say_others(begin, CpuTime::now(&pids));
     Ok(rows)
 }
 
 fn empty_row(test: &Test) -> Row {
     let (unit, better) = match test {
-        Test::Verify { .. } => (Unit::Milliseconds, Better::Lower),
         Test::Prompt { .. } | Test::Generate { .. } => (Unit::TokensPerSecond, Better::Higher),
+        _ => (Unit::Milliseconds, Better::Lower),
     };
     Row { test: test.name(), unit, better, values: [Vec::new(), Vec::new()] }
 }

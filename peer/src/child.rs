@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+use crate::media::Cost;
 use crate::protocol::{EngineName, Memory, Reply, Test};
 
 /// What a child is started with.
@@ -16,6 +17,7 @@ pub struct Setup<'a> {
     pub model: &'a Path,
     pub threads: u16,
     pub context: u32,
+    pub mmproj: Option<&'a Path>,
 }
 
 /// A child that keeps its engine loaded.
@@ -38,6 +40,17 @@ impl Worker {
         self.pipe.write(&test)?;
         match self.pipe.read()? {
             Reply::Seconds { seconds } => Ok(seconds),
+            other => bail!("{} answered {other:?}", self.pipe.engine.word()),
+        }
+    }
+
+    /// Shows a picture or plays a sound.
+    pub fn show(&mut self, test: Test) -> Result<(Cost, Memory)> {
+        self.pipe.write(&test)?;
+        match self.pipe.read()? {
+            Reply::Medium { encode_s, first_token_s, n_soft, memory } => {
+                Ok((Cost { encode_s, first_token_s, n_soft }, memory))
+            }
             other => bail!("{} answered {other:?}", self.pipe.engine.word()),
         }
     }
@@ -81,6 +94,7 @@ struct Pipe {
 
 impl Pipe {
     fn open(command: &str, setup: &Setup<'_>) -> Result<Self> {
+        let towers = setup.mmproj.map(|path| [Path::new("--mmproj"), path]);
         let mut process = Command::new(std::env::current_exe()?)
             .arg(command)
             .args(["--engine", setup.engine.word()])
@@ -88,6 +102,7 @@ impl Pipe {
             .arg(setup.model)
             .args(["--threads", &setup.threads.to_string()])
             .args(["--context", &setup.context.to_string()])
+            .args(towers.into_iter().flatten())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -9,11 +9,12 @@ use lapidary_backend::{Engine, Feed, LoadOptions, Outputs};
 use lapidary_gemma::OpenOptions;
 use lapidary_program::{Program, input, method};
 use lapidary_runner::{
-    BenchTest, CancelToken, Event, Request, Runner, SamplingParams, bench_once,
+    BenchTest, CancelToken, Event, Request, Runner, SamplingParams, bench_medium, bench_once,
     load_tokenizer_cached,
 };
 
 use crate::args::EngineArgs;
+use crate::media::{self, Cost};
 use crate::protocol::{Test, arbitrary_tokens};
 use crate::worker;
 
@@ -40,7 +41,8 @@ pub struct Lapidary {
 impl Lapidary {
     /// Does what `lapidary run` does.
     pub fn load(args: &EngineArgs) -> Result<Self> {
-        let program = lapidary_gemma::open(&args.model, &OpenOptions::default())?;
+        let options = OpenOptions { mmproj: args.mmproj.clone(), ..OpenOptions::default() };
+        let program = lapidary_gemma::open(&args.model, &options)?;
         let cache = cache_root();
         let tokenizer = load_tokenizer_cached(&program, cache.as_deref())?;
         let tokenizer = tokenizer.map(|(tokenizer, _)| Arc::new(tokenizer));
@@ -120,6 +122,18 @@ impl worker::Engine for Lapidary {
                 bench_once(&mut self.runner, BenchTest { n_prompt: 0, n_gen: n, depth })?
             }
             Test::Verify { n, depth } => self.verify(n, depth)?,
+            Test::Picture { .. } | Test::Sound { .. } => self.show(test)?.first_token_s,
+        })
+    }
+
+    fn show(&mut self, test: Test) -> Result<Cost> {
+        let input = media::input(test, &self.runner.metadata().media)?;
+        let input = input.with_context(|| format!("{} shows nothing", test.name()))?;
+        let times = bench_medium(&mut self.runner, &input, media::TEXT_TOKENS)?;
+        Ok(Cost {
+            encode_s: times.encode_s,
+            first_token_s: times.first_token_s,
+            n_soft: input.n_soft,
         })
     }
 

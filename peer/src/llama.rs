@@ -11,10 +11,15 @@ use llama_cpp_2::llama_backend::LlamaBackend;
 use llama_cpp_2::llama_batch::LlamaBatch;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::model::params::LlamaModelParams;
+use llama_cpp_2::mtmd::{
+    MtmdBitmap, MtmdContext, MtmdContextParams, MtmdInputChunk, MtmdInputChunkType, MtmdInputText,
+    mtmd_default_marker,
+};
 use llama_cpp_2::token::LlamaToken;
 
 use crate::args::EngineArgs;
 use crate::machine;
+use crate::media::{self, Cost};
 use crate::protocol::{Test, arbitrary_tokens};
 use crate::worker::Engine;
 
@@ -28,8 +33,13 @@ pub struct Llama {
     model: &'static LlamaModel,
     context: LlamaContext<'static>,
     batch: LlamaBatch<'static>,
+    towers: Option<MtmdContext>,
     build: String,
 }
+
+/// The most soft tokens of a picture where a model leaves it open: Gemma 4's own default, which
+/// Lapidary takes. llama.cpp would take up to 1120, and so do more work.
+const IMAGE_TOKENS: i32 = 280;
 
 /// Which tokens of a call reach the output head.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,7 +69,22 @@ impl Llama {
             .with_swa_full(false);
         let context = model.new_context(&backend, params)?;
         std::mem::forget(backend);
-        Ok(Llama { model, context, batch: LlamaBatch::new(BATCH as usize, 1), build })
+        let towers = match &args.mmproj {
+            Some(path) => {
+                silence_towers();
+                let params = MtmdContextParams {
+                    use_gpu: false,
+                    print_timings: false,
+                    n_threads,
+                    image_max_tokens: IMAGE_TOKENS,
+                    ..MtmdContextParams::default()
+                };
+                let path = path.to_str().context("the path of the towers is not UTF-8")?;
+                Some(MtmdContext::init_from_file(path, model, &params)?)
+            }
+            None => None,
+        };
+        Ok(Llama { model, context, batch: LlamaBatch::new(BATCH as usize, 1), towers, build })
     }
 
     fn clear(&mut self) {
@@ -116,7 +141,10 @@ impl Engine for Llama {
 
     fn measure(&mut self, test: Test) -> Result<f64> {
         let (Test::Prompt { n, depth } | Test::Generate { n, depth } | Test::Verify { n, depth }) =
-            test;
+            test
+        else {
+            return Ok(self.show(test)?.first_token_s);
+        };
         let vocab_size = u32::try_from(self.model.n_vocab())?;
         let tokens = arbitrary_tokens(depth + n, vocab_size);
         let (before, measured) = tokens.split_at(depth);
@@ -135,6 +163,43 @@ impl Engine for Llama {
             _ => self.decode(measured, depth, Rows::Last)?,
         }
         Ok(start.elapsed().as_secs_f64())
+    }
+
+    fn show(&mut self, test: Test) -> Result<Cost> {
+        self.clear();
+        let towers = self.towers.as_mut().context("no towers were given")?;
+        let bitmap = match test {
+            Test::Picture { width, height } => {
+                MtmdBitmap::from_image_data(width, height, &media::levels(width, height))?
+            }
+            Test::Sound { seconds } => {
+                let rate = towers.get_audio_sample_rate().context("the model does not hear")?;
+                MtmdBitmap::from_audio_data(&media::samples(seconds, rate))?
+            }
+            _ => bail!("{} shows nothing", test.name()),
+        };
+        let text = MtmdInputText {
+            text: format!("{}{}", mtmd_default_marker(), media::TEXT),
+            add_special: true,
+            parse_special: true,
+        };
+        // What makes pixels and samples into what the towers take is not measured in either engine.
+        let chunks = towers.tokenize(text, &[&bitmap])?;
+        let shown: Vec<MtmdInputChunk<'_>> = (0..chunks.len())
+            .filter_map(|i| chunks.get(i))
+            .filter(|chunk| chunk.chunk_type() != MtmdInputChunkType::Text)
+            .collect();
+        let n_soft = shown.iter().map(MtmdInputChunk::n_tokens).sum();
+        let start = Instant::now();
+        for chunk in &shown {
+            towers.encode_chunk(chunk)?;
+        }
+        let encode_s = start.elapsed().as_secs_f64();
+        // This encodes once more.
+        let start = Instant::now();
+        chunks.eval_chunks(towers, &mut self.context, 0, 0, BATCH as i32, true)?;
+        self.context.synchronize();
+        Ok(Cost { encode_s, first_token_s: start.elapsed().as_secs_f64(), n_soft })
     }
 
     fn generate(&mut self, text: &str, n: usize, on_token: &mut dyn FnMut(u32)) -> Result<()> {
@@ -181,6 +246,21 @@ fn build() -> Result<String> {
         line += &format!(" (OMP_WAIT_POLICY={policy})");
     }
     Ok(line)
+}
+
+#[allow(unsafe_code)]
+fn silence_towers() {
+    unsafe extern "C" fn ignore(
+        _level: llama_cpp_sys_2::ggml_log_level,
+        _text: *const std::ffi::c_char,
+        _data: *mut std::ffi::c_void,
+    ) {
+    }
+    // SAFETY: the callback reads nothing; no other thread uses the towers yet.
+    unsafe {
+        llama_cpp_sys_2::mtmd_log_set(Some(ignore), std::ptr::null_mut());
+        llama_cpp_sys_2::mtmd_helper_log_set(Some(ignore), std::ptr::null_mut());
+    }
 }
 
 #[allow(unsafe_code)]

@@ -12,6 +12,7 @@ mod file;
 mod lapidary;
 mod llama;
 mod machine;
+mod media;
 mod protocol;
 mod report;
 mod worker;

@@ -21,6 +21,9 @@ impl EngineName {
     }
 }
 
+/// Positions of a test with a medium: more soft tokens than any default budget makes, and the text.
+const MEDIA_CONTEXT: usize = 1024;
+
 /// One measurement. Filling the caches up to `depth` is not timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -31,6 +34,10 @@ pub enum Test {
     Generate { n: usize, depth: usize },
     /// `n` tokens in one call, logits of each: what it costs to check a draft.
     Verify { n: usize, depth: usize },
+    /// A picture and some text, into empty caches.
+    Picture { width: u32, height: u32 },
+    /// A sound and some text, into empty caches.
+    Sound { seconds: u32 },
 }
 
 impl Test {
@@ -40,6 +47,8 @@ impl Test {
             Test::Prompt { n, depth } => ("pp", n, depth),
             Test::Generate { n, depth } => ("tg", n, depth),
             Test::Verify { n, depth } => ("verify", n, depth),
+            Test::Picture { width, height } => return format!("picture of {width} x {height}"),
+            Test::Sound { seconds } => return format!("sound of {seconds} s"),
         };
         if depth > 0 { format!("{what}{n} @ d{depth}") } else { format!("{what}{n}") }
     }
@@ -47,9 +56,12 @@ impl Test {
     /// Positions that the test needs, with some to spare: engines differ in whether they begin
     /// with a token of their own and whether they make room for one behind the last.
     pub fn context(&self) -> usize {
-        let (Test::Prompt { n, depth } | Test::Generate { n, depth } | Test::Verify { n, depth }) =
-            *self;
-        n.saturating_add(depth).saturating_add(2)
+        match *self {
+            Test::Prompt { n, depth } | Test::Generate { n, depth } | Test::Verify { n, depth } => {
+                n.saturating_add(depth).saturating_add(2)
+            }
+            Test::Picture { .. } | Test::Sound { .. } => MEDIA_CONTEXT,
+        }
     }
 }
 
@@ -61,6 +73,9 @@ pub enum Reply {
     Ready { describe: String },
     /// A test was run.
     Seconds { seconds: f64 },
+    /// A test with a medium was run: seconds in the tower, seconds until the first token behind
+    /// medium and text, and tokens that the medium became.
+    Medium { encode_s: f64, first_token_s: f64, n_soft: usize, memory: Memory },
     /// The first token of an answer.
     FirstToken { token: u32 },
     /// The memory of the process after some tokens.
@@ -99,6 +114,12 @@ mod tests {
             Reply::Ready { describe: "x".to_string() },
             Reply::Seconds { seconds: 0.25 },
             Reply::FirstToken { token: 7 },
+            Reply::Medium {
+                encode_s: 0.5,
+                first_token_s: 1.5,
+                n_soft: 256,
+                memory: Memory::default(),
+            },
             Reply::Memory(Memory { peak_bytes: 3, anon_bytes: 1, file_bytes: 2 }),
         ];
         for reply in replies {

@@ -62,6 +62,7 @@ pub struct Row {
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
     TokensPerSecond,
+    Tokens,
     Seconds,
     Milliseconds,
     Megabytes,
@@ -94,6 +95,7 @@ impl Unit {
     fn show(self, value: f64) -> String {
         match self {
             Unit::TokensPerSecond => format!("{value:.2} t/s"),
+            Unit::Tokens => format!("{value:.0}"),
             Unit::Seconds => format!("{value:.2} s"),
             Unit::Milliseconds => format!("{:.1} ms", value * 1e3),
             Unit::Megabytes => format!("{:.0} MB", value / 1e6),

@@ -8,6 +8,7 @@ use crate::args::EngineArgs;
 use crate::lapidary::Lapidary;
 use crate::llama::Llama;
 use crate::machine;
+use crate::media::Cost;
 use crate::protocol::{EngineName, Reply, Test};
 
 /// An engine with a model in it.
@@ -17,6 +18,9 @@ pub trait Engine {
 
     /// Runs a test once and returns its seconds.
     fn measure(&mut self, test: Test) -> Result<f64>;
+
+    /// Shows a picture or plays a sound, and says what it cost.
+    fn show(&mut self, test: Test) -> Result<Cost>;
 
     /// Continues a text greedily by `n` tokens.
     fn generate(&mut self, text: &str, n: usize, on_token: &mut dyn FnMut(u32)) -> Result<()>;
@@ -35,8 +39,16 @@ pub fn serve(args: &EngineArgs) -> Result<()> {
         let line = line?;
         let test: Test =
             serde_json::from_str(&line).with_context(|| format!("no test: {line:?}"))?;
-        let seconds = engine.measure(test).with_context(|| test.name())?;
-        say(&Reply::Seconds { seconds })?;
+        let reply = match test {
+            Test::Picture { .. } | Test::Sound { .. } => {
+                let Cost { encode_s, first_token_s, n_soft } =
+                    engine.show(test).with_context(|| test.name())?;
+                let memory = machine::memory().context("the system does not tell the memory")?;
+                Reply::Medium { encode_s, first_token_s, n_soft, memory }
+            }
+            _ => Reply::Seconds { seconds: engine.measure(test).with_context(|| test.name())? },
+        };
+        say(&reply)?;
     }
     Ok(())
 }
