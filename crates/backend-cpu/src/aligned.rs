@@ -15,8 +15,9 @@ use memmap2::MmapMut;
 
 /// Bytes of a cache line, and of the widest vector.
 const LINE: usize = 64;
-/// From this size on an array is a mapping of its own.
-const MAP_FROM: usize = 1 << 20;
+/// From this size on an array is a mapping of its own. The zeros of smaller ones are written, and so
+/// take memory before anybody needs it: the caches of a small model are many arrays of half a MiB.
+const MAP_FROM: usize = 1 << 17;
 
 /// Types for which every bit pattern is a value, all zeros being zero.
 ///
