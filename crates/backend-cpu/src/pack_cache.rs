@@ -6,15 +6,22 @@
 //! of something else is found out before a byte of it is used, and the weights are packed anew. The
 //! hashes are XXH3: the folder is the user's own, so they guard against damage, not against people,
 //! and they are checked as fast as memory can be read.
+//!
+//! The file is mapped, not read: a start copies nothing and takes no fresh memory, and all processes
+//! with one model share it. It is never written again once it has its name; who prunes the folder
+//! unlinks it, which leaves its pages to those that map them.
 #![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lapidary_program::cache_file::{CacheHead, head_bytes, read_head, write_whole};
 use lapidary_program::{Program, WeightDecl};
+use memmap2::Mmap;
 use serde_json::{Value, json};
 use twox_hash::XxHash3_128;
 
@@ -23,10 +30,12 @@ use crate::shared::Shared;
 use crate::workers::Workers;
 
 /// Changes whenever packed bytes change their meaning.
-const LAYOUT: &str = "cpu panels 1";
+const LAYOUT: &str = "cpu panels 2";
 const KIND: &str = "pack";
 /// Bytes that share a hash.
 const SEGMENT: usize = 4 << 20;
+/// Matrices begin on a cache line.
+const ALIGN: usize = 64;
 /// Hexadecimal digits of a key.
 const KEY: usize = 32;
 
@@ -86,43 +95,55 @@ impl<'a> PackCache<'a> {
             .iter()
             .map(Value::as_str)
             .collect::<Option<_>>()?;
-        let mut matrices: Vec<PackedWeight> = Vec::with_capacity(self.names.len());
-        for name in &self.names {
-            matrices.push(PackedWeight::empty(self.decl(name)).ok()??);
-        }
-        let lengths: Vec<usize> = matrices.iter().map(|m| m.bytes().len()).collect();
-        let segments = segments(&lengths);
-        let total: usize = lengths.iter().sum();
-        if hashes.len() != segments.len() || file.metadata().ok()?.len() != start + total as u64 {
+        let lengths: Vec<usize> = self
+            .names
+            .iter()
+            .map(|name| PackedWeight::size_bytes(self.decl(name)) as usize)
+            .collect();
+        let placed = Placed::new(&lengths);
+        let start = usize::try_from(start).ok()?;
+        let file_len = usize::try_from(file.metadata().ok()?.len()).ok()?;
+        if hashes.len() != placed.segments.len() || file_len != start.checked_add(placed.len)? {
             return None;
         }
-        let shared: Vec<Shared<'_, u8>> =
-            matrices.iter_mut().map(|m| Shared::new(m.bytes_mut())).collect();
+        // SAFETY: nobody writes to a file of this folder once it has its name, see above.
+        let map = Arc::new(unsafe { Mmap::map(&file) }.ok()?);
+        if map.len() != file_len {
+            return None;
+        }
         let sound = AtomicBool::new(true);
-        workers.run(segments.len(), &|_, i| {
-            let s = &segments[i];
-            // SAFETY: segments do not overlap.
-            let out = unsafe { shared[s.matrix].slice(s.first..s.first + s.len) };
-            let read = sound.load(Ordering::Relaxed)
-                && read_at(&file, out, start + s.offset).is_ok()
-                && hash(out) == hashes[i];
-            if !read {
+        workers.run(placed.segments.len(), &|_, i| {
+            let s = &placed.segments[i];
+            let (first, len) = (start + s.offset, s.len);
+            populate(&map, first, len);
+            if sound.load(Ordering::Relaxed) && hash(&map[first..first + len]) != hashes[i] {
                 sound.store(false, Ordering::Relaxed);
             }
         });
+        if !sound.into_inner() {
+            return None;
+        }
+        let matrices = self.names.iter().zip(&placed.offsets).zip(&lengths);
+        let matrices: Option<Vec<PackedWeight>> = matrices
+            .map(|((name, offset), len)| {
+                let first = start + offset;
+                let bytes = MappedBytes { map: map.clone(), range: first..first + len };
+                PackedWeight::mapped(self.decl(name), bytes)
+            })
+            .collect();
         // For pruning by age of use; a folder that can't be written is no reason to fail.
         let _ = file.set_modified(std::time::SystemTime::now());
-        sound.into_inner().then_some(matrices)
+        matrices
     }
 
     /// Keeps matrices, given in the order they were named.
     pub(crate) fn write(&self, matrices: &[&PackedWeight], workers: &Workers) -> io::Result<()> {
         let lengths: Vec<usize> = matrices.iter().map(|m| m.bytes().len()).collect();
-        let segments = segments(&lengths);
-        let mut hashes = vec![String::new(); segments.len()];
+        let placed = Placed::new(&lengths);
+        let mut hashes = vec![String::new(); placed.segments.len()];
         let shared = Shared::new(&mut hashes);
-        workers.run(segments.len(), &|_, i| {
-            let s = &segments[i];
+        workers.run(placed.segments.len(), &|_, i| {
+            let s = &placed.segments[i];
             // SAFETY: each item has a hash of its own.
             let out = unsafe { shared.slice(i..i + 1) };
             out[0] = hash(&matrices[s.matrix].bytes()[s.first..s.first + s.len]);
@@ -135,9 +156,34 @@ impl<'a> PackCache<'a> {
         };
         write_whole(&self.path, |out: &mut dyn Write| {
             out.write_all(&head_bytes(&head))?;
-            matrices.iter().try_for_each(|m| out.write_all(m.bytes()))
+            matrices.iter().try_for_each(|m| {
+                let len = m.bytes().len();
+                out.write_all(m.bytes())?;
+                out.write_all(&[0; ALIGN][..len.next_multiple_of(ALIGN) - len])
+            })
         })
     }
+}
+
+/// A part of a mapped file.
+pub(crate) struct MappedBytes {
+    map: Arc<Mmap>,
+    range: Range<usize>,
+}
+
+impl Deref for MappedBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.map[self.range.clone()]
+    }
+}
+
+/// Where matrices lie behind the head.
+struct Placed {
+    offsets: Vec<usize>,
+    segments: Vec<Segment>,
+    len: usize,
 }
 
 /// A run of bytes of one matrix.
@@ -146,45 +192,34 @@ struct Segment {
     first: usize,
     len: usize,
     /// Behind the head.
-    offset: u64,
+    offset: usize,
 }
 
-fn segments(lengths: &[usize]) -> Vec<Segment> {
-    let mut segments = Vec::new();
-    let mut before = 0;
-    for (matrix, len) in lengths.iter().copied().enumerate() {
-        for first in (0..len).step_by(SEGMENT) {
-            let offset = before + first as u64;
-            segments.push(Segment { matrix, first, len: SEGMENT.min(len - first), offset });
+impl Placed {
+    fn new(lengths: &[usize]) -> Self {
+        let mut placed = Placed { offsets: Vec::new(), segments: Vec::new(), len: 0 };
+        for (matrix, len) in lengths.iter().copied().enumerate() {
+            placed.offsets.push(placed.len);
+            for first in (0..len).step_by(SEGMENT) {
+                let offset = placed.len + first;
+                let len = SEGMENT.min(len - first);
+                placed.segments.push(Segment { matrix, first, len, offset });
+            }
+            placed.len += len.next_multiple_of(ALIGN);
         }
-        before += len as u64;
+        placed
     }
-    segments
+}
+
+/// Maps the pages of a run of bytes at once, where the system can: they would be touched one by one.
+fn populate(map: &Mmap, first: usize, len: usize) {
+    #[cfg(target_os = "linux")]
+    // Only advice: pages that are touched are mapped, too.
+    let _ = map.advise_range(memmap2::Advice::PopulateRead, first, len);
+    #[cfg(not(target_os = "linux"))]
+    let _ = (map, first, len);
 }
 
 fn hash(bytes: &[u8]) -> String {
     format!("{:032x}", XxHash3_128::oneshot(bytes))
-}
-
-#[cfg(unix)]
-fn read_at(file: &File, out: &mut [u8], offset: u64) -> io::Result<()> {
-    std::os::unix::fs::FileExt::read_exact_at(file, out, offset)
-}
-
-#[cfg(windows)]
-fn read_at(file: &File, mut out: &mut [u8], mut offset: u64) -> io::Result<()> {
-    while !out.is_empty() {
-        let n = std::os::windows::fs::FileExt::seek_read(file, out, offset)?;
-        if n == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        out = &mut out[n..];
-        offset += n as u64;
-    }
-    Ok(())
-}
-
-#[cfg(not(any(unix, windows)))]
-fn read_at(_file: &File, _out: &mut [u8], _offset: u64) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
 }

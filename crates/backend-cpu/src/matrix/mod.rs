@@ -29,6 +29,7 @@ use lapidary_backend::Result;
 use lapidary_program::{DType, Encoding, Weight, WeightDecl};
 
 use crate::aligned::{Aligned, Plain};
+use crate::pack_cache::MappedBytes;
 use crate::shared::Shared;
 use crate::simd::{Isa, LANES};
 use crate::workers::Workers;
@@ -139,10 +140,9 @@ impl PackedWeight {
         Form::of(decl).is_some()
     }
 
-    /// Room for a quantised weight, all zeros; `None` if it is not quantised.
-    pub(crate) fn empty(decl: &WeightDecl) -> Result<Option<Self>> {
-        let Some(form) = Form::of(decl) else { return Ok(None) };
-        Ok(Some(Self::Quant(QuantPanels::empty(form, MatrixShape::of(decl))?)))
+    /// A quantised weight that was packed before; `None` if these are not its bytes.
+    pub(crate) fn mapped(decl: &WeightDecl, bytes: MappedBytes) -> Option<Self> {
+        Some(Self::Quant(QuantPanels::mapped(Form::of(decl)?, MatrixShape::of(decl), bytes)?))
     }
 
     /// The bytes of a quantised weight's panels; none of others.
@@ -150,14 +150,6 @@ impl PackedWeight {
         match self {
             Self::Quant(p) => p.bytes(),
             _ => &[],
-        }
-    }
-
-    /// The same, to be written.
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        match self {
-            Self::Quant(p) => p.bytes_mut(),
-            _ => &mut [],
         }
     }
 

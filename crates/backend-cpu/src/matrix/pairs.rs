@@ -365,7 +365,7 @@ mod tests {
         let number = |i: u32| {
             let bits = (i ^ seed).wrapping_mul(2_654_435_761).rotate_left(13);
             let x = bits.wrapping_mul(0x9e37_79b9) as f32 / u32::MAX as f32 - 0.5;
-            if i % 61 == 0 { x * 40.0 } else { x }
+            if i.is_multiple_of(61) { x * 40.0 } else { x }
         };
         (0..n as u32).map(number).collect()
     }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
 use lapidary_backend::Result;
 use lapidary_program::{Part, Weight};
@@ -15,15 +15,35 @@ use super::split::Split;
 use super::unpack::{factors, floats, spread};
 use super::{Cpu, MatrixShape, RowSource, Strided, pack_panels};
 use crate::aligned::Aligned;
+use crate::pack_cache::MappedBytes;
 use crate::shared::Shared;
 use crate::simd::{Kernel, LANES, Simd};
 use crate::workers::Workers;
 
 /// Matrices of panels.
 pub(crate) struct QuantPanels {
-    data: Aligned<u8>,
+    data: Bytes,
     shape: MatrixShape,
     form: Form,
+}
+
+/// Where panels are.
+enum Bytes {
+    /// Packed by this process.
+    Packed(Aligned<u8>),
+    /// Packed by an earlier one.
+    Mapped(MappedBytes),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Packed(bytes) => bytes,
+            Bytes::Mapped(bytes) => bytes,
+        }
+    }
 }
 
 impl QuantPanels {
@@ -37,19 +57,17 @@ impl QuantPanels {
         let data = pack_panels(source, workers, form.panel_bytes, |weight, rows, out| {
             pack_panel(weight, &form, rows, out);
         })?;
-        Ok(QuantPanels { data, shape, form })
+        Ok(QuantPanels { data: Bytes::Packed(data), shape, form })
     }
 
-    pub(crate) fn empty(form: Form, shape: MatrixShape) -> Result<Self> {
-        Ok(QuantPanels { data: Aligned::huge(Self::size_bytes(&form, shape))?, shape, form })
+    /// Panels that were packed before; `None` if these bytes are not as many.
+    pub(crate) fn mapped(form: Form, shape: MatrixShape, bytes: MappedBytes) -> Option<Self> {
+        let fits = bytes.len() == Self::size_bytes(&form, shape);
+        fits.then_some(QuantPanels { data: Bytes::Mapped(bytes), shape, form })
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.data
-    }
-
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.data
     }
 
     pub(crate) fn shape(&self) -> MatrixShape {
