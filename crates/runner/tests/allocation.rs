@@ -2,9 +2,9 @@
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lapidary_backend::{Engine, Feed, FeedData, LoadOptions, Outputs, Result};
 use lapidary_program::{
@@ -15,12 +15,20 @@ use lapidary_runner::{CancelToken, Event, Request, Runner, SamplingParams};
 
 struct Counting;
 
-static COUNT: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    /// Allocations of this thread: the test harness has threads of its own.
+    static COUNT: Cell<usize> = const { Cell::new(0) };
+}
+
+fn count() {
+    // A thread that ends has no counter any more.
+    let _ = COUNT.try_with(|n| n.set(n.get() + 1));
+}
 
 // SAFETY: every call goes to the system's allocator unchanged; counting has no effect on memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.fetch_add(1, Ordering::Relaxed);
+        count();
         // SAFETY: the caller keeps the contract of `alloc`, which is the system's.
         unsafe { System.alloc(layout) }
     }
@@ -31,7 +39,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        COUNT.fetch_add(1, Ordering::Relaxed);
+        count();
         // SAFETY: the caller keeps the contract of `realloc`, which is the system's.
         unsafe { System.realloc(ptr, layout, new_size) }
     }
@@ -153,11 +161,11 @@ fn the_token_loop_allocates_nothing() {
         for _ in 0..100 {
             runner.step(&mut on_event);
         }
-        let before = COUNT.load(Ordering::Relaxed);
+        let before = COUNT.get();
         for _ in 0..800 {
             assert!(runner.step(&mut on_event));
         }
-        let allocations = COUNT.load(Ordering::Relaxed) - before;
+        let allocations = COUNT.get() - before;
         assert_eq!(allocations, 0, "in 1600 tokens");
         while runner.step(&mut on_event) {}
         assert_eq!(tokens, 2000);
