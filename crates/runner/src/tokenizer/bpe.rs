@@ -7,6 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use super::table::Table;
 use super::vocab::Vocab;
 
 /// A vocabulary with its merges.
@@ -19,7 +20,7 @@ pub(super) struct Bpe {
     /// Whether a run of unknown characters is one token.
     fuse_unk: bool,
     /// Tokens in the order of their text, if a whole word is looked up before it is merged.
-    words: Option<Vec<u32>>,
+    words: Option<Table<1>>,
 }
 
 /// How a model treats what is not plain merging.
@@ -33,44 +34,45 @@ pub(super) struct BpeOptions {
 /// All merges, by their left token and then by their right.
 pub(super) struct Merges {
     /// Merges of left token `a` are `all[starts[a]..starts[a + 1]]`.
-    starts: Vec<u32>,
-    all: Vec<Merge>,
+    starts: Table<1>,
+    /// Right token, rank, what the two become.
+    all: Table<3>,
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Merge {
-    pub(super) right: u32,
-    pub(super) rank: u32,
-    pub(super) into: u32,
+struct Merge {
+    rank: u32,
+    into: u32,
 }
 
 /// Tokens of one character.
 pub(super) struct Chars {
-    /// In the order of the characters, each once.
-    all: Vec<(u32, u32)>,
+    /// Characters, each once and in order, and their tokens.
+    all: Table<2>,
     /// Tokens of the first characters; `NONE` where there is none.
     ascii: [u32; 128],
 }
 
-/// The tables of a [`Bpe`], to be kept and taken up again.
+/// The tables of a [`Bpe`], to be kept.
 pub(super) struct Tables<'a> {
     /// Where the merges of each left token start, and after those where the last end.
-    pub(super) starts: &'a [u32],
-    pub(super) merges: &'a [Merge],
+    pub(super) starts: &'a Table<1>,
+    /// Right token, rank, what the two become.
+    pub(super) merges: &'a Table<3>,
     /// Characters and their tokens.
-    pub(super) chars: &'a [(u32, u32)],
+    pub(super) chars: &'a Table<2>,
     pub(super) bytes: Option<&'a [u32; 256]>,
-    pub(super) words: Option<&'a [u32]>,
+    pub(super) words: Option<&'a Table<1>>,
     pub(super) fuse_unk: bool,
 }
 
-/// The same, owned, with the token for what the vocabulary can't spell.
+/// The same, to be taken up again, with the token for what the vocabulary can't spell.
 pub(super) struct OwnTables {
-    pub(super) starts: Vec<u32>,
-    pub(super) merges: Vec<Merge>,
-    pub(super) chars: Vec<(u32, u32)>,
+    pub(super) starts: Table<1>,
+    pub(super) merges: Table<3>,
+    pub(super) chars: Table<2>,
     pub(super) bytes: Option<Box<[u32; 256]>>,
-    pub(super) words: Option<Vec<u32>>,
+    pub(super) words: Option<Table<1>>,
     pub(super) unk: Option<u32>,
     pub(super) fuse_unk: bool,
 }
@@ -93,7 +95,7 @@ impl Bpe {
         for id in 0..vocab.len() {
             let mut text = vocab.get(id).chars();
             if let (Some(c), None) = (text.next(), text.next()) {
-                chars.push((u32::from(c), id));
+                chars.push([u32::from(c), id]);
             }
         }
         chars.sort_unstable();
@@ -102,11 +104,11 @@ impl Bpe {
             let mut ids: Vec<u32> =
                 (0..vocab.len()).filter(|i| !vocab.get(*i).is_empty()).collect();
             ids.sort_unstable_by_key(|i| vocab.get(*i));
-            ids
+            Table::Own(ids.into_iter().map(|id| [id]).collect())
         });
         Bpe {
             merges: Merges::new(vocab.len(), merges),
-            chars: Chars::new(chars),
+            chars: Chars::new(Table::Own(chars)),
             bytes,
             unk: options.unk,
             fuse_unk: options.fuse_unk,
@@ -118,17 +120,17 @@ impl Bpe {
     /// `n_tokens` does not have.
     pub(super) fn from_tables(tables: OwnTables, n_tokens: u32) -> Option<Self> {
         let OwnTables { starts, merges, chars, bytes, words, unk, fuse_unk } = tables;
-        let known = |id: &u32| *id < n_tokens;
+        let known = |id: u32| id < n_tokens;
         let sound = starts.len() == n_tokens as usize + 1
-            && starts.first() == Some(&0)
-            && starts.last().copied() == u32::try_from(merges.len()).ok()
-            && starts.is_sorted()
-            && merges.iter().all(|m| known(&m.right) && known(&m.into))
-            && chars.iter().all(|(_, id)| known(id))
-            && chars.is_sorted_by(|a, b| a.0 < b.0)
-            && bytes.iter().flat_map(|b| b.iter()).all(known)
-            && words.iter().flatten().all(known)
-            && unk.iter().all(known);
+            && starts.get(0) == [0]
+            && Some(starts.get(n_tokens as usize)[0]) == u32::try_from(merges.len()).ok()
+            && starts.iter().is_sorted()
+            && merges.iter().all(|[right, _, into]| known(right) && known(into))
+            && chars.iter().all(|[_, id]| known(id))
+            && chars.iter().is_sorted_by(|[a, _], [b, _]| a < b)
+            && bytes.iter().flat_map(|b| b.iter()).all(|id| known(*id))
+            && words.iter().flat_map(Table::iter).all(|[id]| known(id))
+            && unk.is_none_or(known);
         let merges = Merges { starts, all: merges };
         sound.then(|| Bpe { merges, chars: Chars::new(chars), bytes, unk, fuse_unk, words })
     }
@@ -140,22 +142,28 @@ impl Bpe {
             merges: &self.merges.all,
             chars: &self.chars.all,
             bytes: self.bytes.as_deref(),
-            words: self.words.as_deref(),
+            words: self.words.as_ref(),
             fuse_unk: self.fuse_unk,
         }
     }
 
     /// Appends the tokens of one word.
     pub(super) fn encode(&self, word: &str, vocab: &Vocab, ids: &mut Vec<u32>) {
-        if let Some(words) = &self.words
-            && let Ok(i) = words.binary_search_by_key(&word, |id| vocab.get(*id))
-        {
-            ids.push(words[i]);
+        if let Some(id) = self.whole(word, vocab) {
+            ids.push(id);
             return;
         }
         let mut symbols = self.symbols(word);
         self.merge(&mut symbols);
         ids.extend(symbols.iter().filter(|s| s.alive).map(|s| s.id));
+    }
+
+    /// The token that is a whole word, if words are looked up.
+    fn whole(&self, word: &str, vocab: &Vocab) -> Option<u32> {
+        let words = self.words.as_ref()?;
+        let i = words.partition_point(0..words.len(), |[id]| vocab.get(id) < word);
+        let found = (i < words.len()).then(|| words.get(i)[0]);
+        found.filter(|id| vocab.get(*id) == word)
     }
 
     /// The word as single characters, or bytes, or unknown tokens.
@@ -221,12 +229,10 @@ impl Bpe {
 
 impl Chars {
     /// Takes characters in order, each once: no two tokens have one spelling.
-    fn new(all: Vec<(u32, u32)>) -> Self {
+    fn new(all: Table<2>) -> Self {
         let mut ascii = [NONE; 128];
-        for (c, id) in &all {
-            if let Some(entry) = ascii.get_mut(*c as usize) {
-                *entry = *id;
-            }
+        for [c, id] in all.iter().take_while(|[c, _]| *c < 128) {
+            ascii[c as usize] = id;
         }
         Chars { all, ascii }
     }
@@ -235,7 +241,11 @@ impl Chars {
         let c = u32::from(c);
         match self.ascii.get(c as usize) {
             Some(id) => Some(*id).filter(|id| *id != NONE),
-            None => self.all.binary_search_by_key(&c, |e| e.0).ok().map(|i| self.all[i].1),
+            None => {
+                let i = self.all.partition_point(0..self.all.len(), |[e, _]| e < c);
+                let found = (i < self.all.len()).then(|| self.all.get(i));
+                found.filter(|[e, _]| *e == c).map(|[_, id]| id)
+            }
         }
     }
 }
@@ -251,25 +261,27 @@ impl Merges {
         for i in 2..starts.len() {
             starts[i] += starts[i - 1];
         }
-        let mut all = vec![Merge { right: 0, rank: 0, into: 0 }; merges.len()];
+        let mut all = vec![[0; 3]; merges.len()];
         for (rank, (left, right, into)) in merges.iter().enumerate() {
             let next = &mut starts[*left as usize + 1];
-            all[*next as usize] = Merge { right: *right, rank: rank as u32, into: *into };
+            all[*next as usize] = [*right, rank as u32, *into];
             *next += 1;
         }
         starts.pop();
         for left in 0..vocab as usize {
             let bucket = &mut all[starts[left] as usize..starts[left + 1] as usize];
-            bucket.sort_unstable_by_key(|m| (m.right, Reverse(m.rank)));
+            bucket.sort_unstable_by_key(|[right, rank, _]| (*right, Reverse(*rank)));
         }
-        Merges { starts, all }
+        let starts = starts.into_iter().map(|start| [start]).collect();
+        Merges { starts: Table::Own(starts), all: Table::Own(all) }
     }
 
     fn get(&self, left: u32, right: u32) -> Option<Merge> {
-        let left = left as usize;
-        let bucket = &self.all[self.starts[left] as usize..self.starts[left + 1] as usize];
-        let i = bucket.partition_point(|m| m.right < right);
-        bucket.get(i).filter(|m| m.right == right).copied()
+        let [start] = self.starts.get(left as usize);
+        let [end] = self.starts.get(left as usize + 1);
+        let i = self.all.partition_point(start as usize..end as usize, |[r, ..]| r < right);
+        let found = (i < end as usize).then(|| self.all.get(i));
+        found.filter(|[r, ..]| *r == right).map(|[_, rank, into]| Merge { rank, into })
     }
 }
 

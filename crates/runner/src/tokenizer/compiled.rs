@@ -1,8 +1,8 @@
-//! A tokenizer as flat tables: what takes half a second to work out of a `tokenizer.json` is read
-//! back in a few copies.
+//! A tokenizer as flat tables: what takes half a second to work out of a `tokenizer.json` is checked
+//! and used where it stands.
 //!
-//! Numbers are `u32`, least byte first. Eight counts come first, in the order of [`Counts`]; then
-//! the tables that they count:
+//! Numbers are `u32`, least byte first. Eight counts come first, then the tables that they
+//! count, in the same order but for `starts`:
 //!
 //! ```text
 //! ends    [tokens]       where the spelling of each token ends in `text`
@@ -20,8 +20,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Parts;
 use super::added::Added;
-use super::bpe::{Bpe, Merge, OwnTables};
+use super::bpe::{Bpe, OwnTables};
 use super::settings::Settings;
+use super::table::{Piece, Table, Text};
 use super::vocab::Vocab;
 
 /// To be changed with the form, and with what `tokenizer.json` files are taken for.
@@ -46,27 +47,27 @@ pub(super) fn write(parts: &Parts) -> Option<Vec<u8>> {
         whole_words: tables.words.is_some(),
     };
     let options = serde_json::to_vec(&options).ok()?;
-    let words = tables.words.unwrap_or_default();
+    let n_words = tables.words.map_or(0, Table::len);
     let bytes = tables.bytes.map_or(&[][..], |b| &b[..]);
     let counts = [
         ends.len(),
         tables.merges.len(),
         tables.chars.len(),
-        words.len(),
+        n_words,
         bytes.len(),
         parts.added.len(),
         options.len(),
-        text.len(),
+        text.bytes().len(),
     ];
     let mut out = Writer(Vec::new());
     for n in counts {
         out.put([u32::try_from(n).ok()?]);
     }
-    out.put(ends.iter().copied());
-    out.put(tables.starts.iter().copied());
-    out.put(tables.merges.iter().flat_map(|m| [m.right, m.rank, m.into]));
-    out.put(tables.chars.iter().flat_map(|(c, id)| [*c, *id]));
-    out.put(words.iter().copied());
+    out.put(ends.iter().flatten());
+    out.put(tables.starts.iter().flatten());
+    out.put(tables.merges.iter().flatten());
+    out.put(tables.chars.iter().flatten());
+    out.put(tables.words.into_iter().flat_map(Table::iter).flatten());
     out.put(bytes.iter().copied());
     out.put(parts.added.iter().flat_map(|token| {
         let flag = |is: bool, bit: u32| if is { bit } else { 0 };
@@ -74,38 +75,27 @@ pub(super) fn write(parts: &Parts) -> Option<Vec<u8>> {
         [token.id, flag(token.special, SPECIAL) | strip]
     }));
     out.0.extend_from_slice(&options);
-    out.0.extend_from_slice(text.as_bytes());
+    out.0.extend_from_slice(text.bytes());
     Some(out.0)
 }
 
 /// The tokenizer; `None` if the bytes are not such a form, whole and sound.
-pub(super) fn read(bytes: &[u8]) -> Option<Parts> {
-    let mut from = Reader(bytes);
-    let mut count = || usize::try_from(*from.numbers(1)?.first()?).ok();
-    let counts = Counts {
-        tokens: count()?,
-        merges: count()?,
-        chars: count()?,
-        words: count()?,
-        bytes: count()?,
-        added: count()?,
-        options: count()?,
-        text: count()?,
-    };
-    let n_tokens = u32::try_from(counts.tokens).ok()?;
-    let ends = from.numbers(counts.tokens)?;
-    let starts = from.numbers(counts.tokens.checked_add(1)?)?;
-    let merges = from.groups(counts.merges, |[right, rank, into]| Merge { right, rank, into })?;
-    let chars = from.groups(counts.chars, |[c, id]| (c, id))?;
-    let words = from.numbers(counts.words)?;
-    let byte_tokens = from.numbers(counts.bytes)?;
-    let added = from.groups(counts.added, |[id, flags]| (id, flags))?;
-    let options: OwnOptions = serde_json::from_slice(from.take(counts.options)?).ok()?;
-    let text = from.take(counts.text)?;
-    if !from.0.is_empty() {
+pub(super) fn read(mut from: Piece) -> Option<Parts> {
+    let [tokens, merges, chars, words, bytes, added, options, text] = counts(&mut from)?;
+    let n_tokens = u32::try_from(tokens).ok()?;
+    let ends = table(&mut from, tokens)?;
+    let starts = table(&mut from, tokens.checked_add(1)?)?;
+    let merges = table(&mut from, merges)?;
+    let chars = table(&mut from, chars)?;
+    let words = table(&mut from, words)?;
+    let byte_tokens: Vec<u32> = table::<1>(&mut from, bytes)?.iter().flatten().collect();
+    let added = table::<2>(&mut from, added)?;
+    let options: OwnOptions = serde_json::from_slice(from.take(options)?.bytes()).ok()?;
+    let text = from.take(text)?;
+    if !from.bytes().is_empty() {
         return None;
     }
-    let vocab = Vocab::from_parts(std::str::from_utf8(text).ok()?.to_owned(), ends)?;
+    let vocab = Vocab::from_parts(Text::kept(text)?, ends)?;
     let byte_tokens = match byte_tokens.len() {
         0 => None,
         _ => Some(Box::new(<[u32; 256]>::try_from(byte_tokens).ok()?)),
@@ -120,20 +110,9 @@ pub(super) fn read(bytes: &[u8]) -> Option<Parts> {
         fuse_unk: options.fuse_unk,
     };
     let bpe = Bpe::from_tables(tables, n_tokens)?;
-    let added = added.into_iter().map(|(id, flags)| added_token(&vocab, id, flags));
+    let added = added.iter().map(|[id, flags]| added_token(&vocab, id, flags));
     let added = added.collect::<Option<Vec<Added>>>()?;
     Some(Parts { vocab, bpe, settings: options.settings, added, unk_id: options.unk_id })
-}
-
-struct Counts {
-    tokens: usize,
-    merges: usize,
-    chars: usize,
-    words: usize,
-    bytes: usize,
-    added: usize,
-    options: usize,
-    text: usize,
 }
 
 #[derive(Serialize)]
@@ -166,27 +145,12 @@ impl Writer {
     }
 }
 
-struct Reader<'a>(&'a [u8]);
+fn counts<const N: usize>(from: &mut Piece) -> Option<[usize; N]> {
+    let counts = table::<N>(from, 1)?.get(0);
+    let counts: Option<Vec<usize>> = counts.iter().map(|n| usize::try_from(*n).ok()).collect();
+    counts?.try_into().ok()
+}
 
-impl<'a> Reader<'a> {
-    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(n)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn numbers(&mut self, n: usize) -> Option<Vec<u32>> {
-        let (numbers, _) = self.take(n.checked_mul(4)?)?.as_chunks::<4>();
-        Some(numbers.iter().map(|b| u32::from_le_bytes(*b)).collect())
-    }
-
-    fn groups<T, const N: usize>(
-        &mut self,
-        n: usize,
-        of: impl Fn([u32; N]) -> T,
-    ) -> Option<Vec<T>> {
-        let bytes = self.take(n.checked_mul(N)?.checked_mul(4)?)?;
-        let (groups, _) = bytes.as_chunks::<4>().0.as_chunks::<N>();
-        Some(groups.iter().map(|group| of(group.map(u32::from_le_bytes))).collect())
-    }
+fn table<const N: usize>(from: &mut Piece, n: usize) -> Option<Table<N>> {
+    Some(Table::Kept(from.take(n.checked_mul(N)?.checked_mul(4)?)?))
 }

@@ -4,14 +4,16 @@
 //! contents: one that is damaged, cut short or of something else is found out before it is used, and
 //! the tokenizer is made anew.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::fs;
+use std::io::{self, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 use lapidary_program::cache_file::{self, CacheHead};
-use lapidary_program::{Blob, Program, blob};
+use lapidary_program::{Blob, FileBytes, Program, blob};
 use serde::{Deserialize, Serialize};
 
+use super::table::Piece;
 use super::{Parts, Tokenizer, compiled, json};
 use crate::error::Result;
 
@@ -102,19 +104,22 @@ fn key(blob: &Blob, vocab_size: u32) -> String {
 
 /// What is kept under a key; `None` if nothing is, or nothing that can be trusted.
 fn read(path: &Path, key: &str) -> Option<Parts> {
-    let mut file = File::open(path).ok()?;
-    let len = file.metadata().ok().filter(|m| m.is_file() && m.len() <= MAX_BYTES)?.len();
-    let (head, start) = cache_file::read_head(&mut file).ok()?;
+    let len = fs::metadata(path).ok().filter(|m| m.is_file() && m.len() <= MAX_BYTES)?.len();
+    // Mapped: a file of this folder is never written again once it has its name.
+    let file = Arc::new(FileBytes::open(path, true).ok()?);
+    let (head, start) = cache_file::read_head(&mut &file[..]).ok()?;
     let contents: Contents = serde_json::from_value(head.contents).ok()?;
     if head.kind != KIND || head.key != key || Some(contents.size_bytes) != len.checked_sub(start) {
         return None;
     }
-    let mut bytes = Vec::with_capacity(usize::try_from(contents.size_bytes).ok()?);
-    file.take(contents.size_bytes).read_to_end(&mut bytes).ok()?;
-    if blake3::hash(&bytes).to_hex().as_str() != contents.blake3 {
+    let kept = Piece::from(file.clone(), usize::try_from(start).ok()?)?;
+    if blake3::hash(kept.bytes()).to_hex().as_str() != contents.blake3 {
         return None;
     }
-    compiled::read(&bytes)
+    let parts = compiled::read(kept)?;
+    // All of it was looked at; what is needed again is little.
+    file.forget(0..file.len());
+    Some(parts)
 }
 
 fn write(path: &Path, key: &str, of: &str, parts: &Parts) -> io::Result<()> {

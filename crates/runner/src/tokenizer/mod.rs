@@ -28,6 +28,7 @@ mod decode;
 mod json;
 mod kept;
 mod settings;
+mod table;
 mod vocab;
 
 use std::sync::Arc;

@@ -1,33 +1,36 @@
 //! The spelling of every token, in one piece of memory.
 
+use super::table::{Table, Text};
+
 /// Spellings by id; empty for an id that has none.
 pub(super) struct Vocab {
-    text: String,
+    text: Text,
     /// Token `i` is `text[ends[i − 1]..ends[i]]`.
-    ends: Vec<u32>,
+    ends: Table<1>,
 }
 
 impl Vocab {
     /// Takes spellings by id.
     pub(super) fn new<'a>(spellings: impl Iterator<Item = &'a str>) -> Self {
-        let mut vocab = Vocab { text: String::new(), ends: vec![] };
+        let (mut text, mut ends) = (String::new(), Vec::new());
         for spelling in spellings {
-            vocab.text.push_str(spelling);
-            vocab.ends.push(vocab.text.len() as u32);
+            text.push_str(spelling);
+            ends.push([text.len() as u32]);
         }
-        vocab
+        Vocab { text: Text::Own(text), ends: Table::Own(ends) }
     }
 
     /// Takes all spellings, one after another, and where each ends; `None` unless every end is a
     /// place between characters, behind or at the one before, and the last is the end.
-    pub(super) fn from_parts(text: String, ends: Vec<u32>) -> Option<Self> {
-        let in_order = ends.is_sorted() && ends.last().copied().unwrap_or(0) as usize == text.len();
-        let whole = ends.iter().all(|end| text.is_char_boundary(*end as usize));
+    pub(super) fn from_parts(text: Text, ends: Table<1>) -> Option<Self> {
+        let last = ends.len().checked_sub(1).map_or(0, |i| ends.get(i)[0]);
+        let in_order = ends.iter().is_sorted() && last as usize == text.bytes().len();
+        let whole = ends.iter().all(|[end]| text.is_char_boundary(end as usize));
         (in_order && whole).then_some(Vocab { text, ends })
     }
 
     /// All spellings, one after another, and where each ends.
-    pub(super) fn parts(&self) -> (&str, &[u32]) {
+    pub(super) fn parts(&self) -> (&Text, &Table<1>) {
         (&self.text, &self.ends)
     }
 
@@ -39,9 +42,12 @@ impl Vocab {
     /// The spelling; empty if there is none.
     pub(super) fn get(&self, id: u32) -> &str {
         let id = id as usize;
-        let Some(end) = self.ends.get(id) else { return "" };
-        let start = if id == 0 { 0 } else { self.ends[id - 1] };
-        &self.text[start as usize..*end as usize]
+        if id >= self.ends.len() {
+            return "";
+        }
+        let [start] = if id == 0 { [0] } else { self.ends.get(id - 1) };
+        let [end] = self.ends.get(id);
+        self.text.get(start as usize..end as usize)
     }
 
     /// The id of a spelling, by looking at all.
