@@ -52,7 +52,7 @@ fn most_taken(f: impl FnOnce()) -> i64 {
 
 #[test]
 fn a_run_takes_what_was_planned() {
-    let (n, program) = (640usize, program());
+    let (n, program) = (64usize, program());
     let patches = vec![0.5; n * PATCH as usize];
     let places = vec![3; n];
     let see =
@@ -70,7 +70,7 @@ fn a_run_takes_what_was_planned() {
         ..LoadOptions::default()
     };
     let plan = CpuBackend.plan(&program, &options).unwrap();
-    assert!(plan.total() < 1 << 20, "what is larger does not come from this allocator");
+    assert!(plan.total() < 1 << 18, "large arrays do not come from this allocator");
     let mut engine = None;
     let load = |options: &LoadOptions| {
         CpuBackend.load(&program, &device, options, &mut |_, _| {}).unwrap()
