@@ -14,7 +14,12 @@ pub(super) struct Split {
     tokens_per_item: usize,
     n_panels: usize,
     panels_per_item: usize,
+    /// Runs of items that are next to each other: one for each thread if weights are read once.
+    n_runs: usize,
 }
+
+/// Up to this many tokens a product is bound by reading its weights.
+const FEW_TOKENS: usize = 16;
 
 impl Split {
     pub(super) fn new(n_tokens: usize, n_panels: usize, n_in: usize, n_threads: usize) -> Self {
@@ -31,7 +36,8 @@ impl Split {
         let token_items =
             (2 * n_threads).div_ceil(panel_items.max(1)).max(n_tokens.div_ceil(ITEM_TOKENS));
         let tokens_per_item = n_tokens.div_ceil(token_items).next_multiple_of(24).max(24);
-        Split { n_tokens, tokens_per_item, n_panels, panels_per_item }
+        let n_runs = if n_tokens <= FEW_TOKENS { n_threads.max(1) } else { 1 };
+        Split { n_tokens, tokens_per_item, n_panels, panels_per_item, n_runs }
     }
 
     pub(super) fn n_items(&self) -> usize {
@@ -42,12 +48,47 @@ impl Split {
         self.n_panels.div_ceil(self.panels_per_item)
     }
 
+    /// Threads take items in turn. So that each of them still reads its weights in one go, as the
+    /// machine likes it best, consecutive items are dealt from as many runs as there are threads.
+    fn dealt(&self, item: usize) -> usize {
+        let per_run = self.n_items() / self.n_runs;
+        if item < per_run * self.n_runs {
+            item % self.n_runs * per_run + item / self.n_runs
+        } else {
+            item
+        }
+    }
+
     pub(super) fn item(&self, item: usize) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
+        let item = self.dealt(item);
         let t = item / self.panel_items() * self.tokens_per_item;
         let p = item % self.panel_items() * self.panels_per_item;
         (
             t..(t + self.tokens_per_item).min(self.n_tokens),
             p..(p + self.panels_per_item).min(self.n_panels),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Split;
+    use crate::simd::LANES;
+
+    #[test]
+    fn items_cover_a_product_once() {
+        for (n_tokens, n_panels, n_in, n_threads) in
+            [(1, 1, 64, 2), (1, 72, 640, 2), (3, 1000, 256, 7), (16, 33, 2048, 4), (600, 50, 64, 3)]
+        {
+            let split = Split::new(n_tokens, n_panels, n_in, n_threads);
+            let mut times = vec![0; n_tokens * n_panels];
+            for item in 0..split.n_items() {
+                let (tokens, panels) = split.item(item);
+                for t in tokens {
+                    panels.clone().for_each(|p| times[t * n_panels + p] += 1);
+                }
+            }
+            assert!(times.iter().all(|n| *n == 1), "{n_tokens} × {}", n_panels * LANES);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Two 256-bit registers per vector.
 
 use std::arch::x86_64::{
-    __m128i, __m256, __m256i, _MM_HINT_T0, _mm_cvtsi32_si128, _mm_loadl_epi64, _mm_loadu_si128,
+    __m128i, __m256, __m256i, _MM_HINT_T1, _mm_cvtsi32_si128, _mm_loadl_epi64, _mm_loadu_si128,
     _mm_packs_epi16, _mm_packs_epi32, _mm_prefetch, _mm_storeu_si128, _mm256_abs_epi8,
     _mm256_add_epi32, _mm256_add_ps, _mm256_and_si256, _mm256_castsi256_ps, _mm256_castsi256_si128,
     _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32, _mm256_cvtepu16_epi32,
@@ -238,7 +238,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     #[inline(always)]
     fn prefetch(self, p: *const u8) {
         // SAFETY: see above; a prefetch never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast::<i8>()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast::<i8>()) }
     }
 
     #[inline(always)]

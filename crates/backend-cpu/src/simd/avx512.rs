@@ -1,7 +1,7 @@
 //! One 512-bit register per vector.
 
 use std::arch::x86_64::{
-    __m128i, __m256i, __m512, __m512i, _MM_HINT_T0, _mm_cvtsi32_si128, _mm_loadu_si128,
+    __m128i, __m256i, __m512, __m512i, _MM_HINT_T1, _mm_cvtsi32_si128, _mm_loadu_si128,
     _mm_prefetch, _mm_storeu_si128, _mm256_loadu_si256, _mm512_add_epi32, _mm512_add_ps,
     _mm512_and_si512, _mm512_castsi512_ps, _mm512_cvtepi8_epi32, _mm512_cvtepi32_epi8,
     _mm512_cvtepi32_ps, _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_cvtph_ps,
@@ -217,7 +217,7 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     #[inline(always)]
     fn prefetch(self, p: *const u8) {
         // SAFETY: see above; a prefetch never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast::<i8>()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast::<i8>()) }
     }
 
     #[inline(always)]

@@ -130,7 +130,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// 16 bytes can be written at `p`.
     unsafe fn store_i8(self, p: *mut i8, v: Self::V);
 
-    /// Asks for a cache line that will be read soon; any address will do.
+    /// Asks for a cache line to be brought to the second-level cache; any address will do.
     #[inline(always)]
     fn prefetch(self, _p: *const u8) {}
     /// # Safety

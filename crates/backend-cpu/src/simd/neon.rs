@@ -370,7 +370,7 @@ impl<const LEVEL: u8> Simd for Neon<LEVEL> {
     fn prefetch(self, p: *const u8) {
         // SAFETY: a prefetch never faults and changes nothing.
         unsafe {
-            asm!("prfm pldl1keep, [{}]", in(reg) p, options(readonly, nostack, preserves_flags));
+            asm!("prfm pldl2keep, [{}]", in(reg) p, options(readonly, nostack, preserves_flags));
         }
     }
 
