@@ -22,6 +22,12 @@ from scenes import picture
 from sequences import Encoder
 
 
+# Largest difference of logits, as a part of the largest logit. Both sides round to f32, and not in the same places:
+# inverse frequencies differ by 1e-7 of themselves, so angles at position 400 by 1e-5. On the trained weights, whose
+# logits reach 23, that makes 1.6e-4. With every number and angle in f64 the two differ by nothing at all.
+TOLERANCE = 2e-5
+
+
 def random_folder(config: dict) -> Path:
     """A model whose every weight matters."""
     torch.manual_seed(3)
@@ -53,6 +59,11 @@ def hf_inputs(processor: AutoProcessor, img: Image.Image) -> dict:
     return processor(text=text, images=[img], return_tensors="pt", add_special_tokens=False)
 
 
+def gap(theirs: torch.Tensor, ours: torch.Tensor) -> float:
+    """The largest difference, as a part of the largest logit."""
+    return ((theirs - ours).abs().max() / theirs.abs().max()).item()
+
+
 def check_picture(processor: AutoProcessor, hf: Gemma4ForConditionalGeneration, ours: Pebble, img: Image.Image) -> float:
     """Patches must agree within the resize libraries' rounding; logits on the same patches must agree to rounding."""
     inputs = hf_inputs(processor, img)
@@ -60,8 +71,8 @@ def check_picture(processor: AutoProcessor, hf: Gemma4ForConditionalGeneration, 
     where = {tuple(p): i for i, p in enumerate(inputs["image_position_ids"][0].tolist())}
     order = [where[tuple(p)] for p in xy.tolist()]
     theirs = inputs["pixel_values"][0][order] * 255
-    gap = (theirs - data.float()).abs()
-    assert len(data) == sum(p[0] >= 0 for p in where) and gap.max() <= 4 and gap.mean() < 0.1, (gap.max(), gap.mean())
+    off = (theirs - data.float()).abs()
+    assert len(data) == sum(p[0] >= 0 for p in where) and off.max() <= 4 and off.mean() < 0.1, (off.max(), off.mean())
     ids = inputs["input_ids"]
     soft_at = torch.full_like(ids, -1)
     soft_at[ids == hf.config.image_token_id] = torch.arange(len(data) // 9)
@@ -69,7 +80,7 @@ def check_picture(processor: AutoProcessor, hf: Gemma4ForConditionalGeneration, 
     with torch.no_grad():
         a = hf(**inputs).logits
         b = ours(ids, torch.zeros_like(ids), soft_at, theirs.round().to(torch.uint8)[None, None], xy[None, None])
-    return (a - b).abs().max().item() if (theirs - theirs.round()).abs().max() < 1e-3 else float("nan")
+    return gap(a, b) if (theirs - theirs.round()).abs().max() < 1e-3 else float("nan")
 
 
 def main() -> None:
@@ -82,16 +93,16 @@ def main() -> None:
     check_template(processor, Encoder())
     ids = torch.randint(32, 6000, (2, 400), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        text_gap = (hf(ids).logits - ours(ids, torch.zeros_like(ids))).abs().max().item()
-    print(f"text logits differ by {text_gap:.1e}")
-    assert text_gap < 1e-4
+        text_gap = gap(hf(ids).logits, ours(ids, torch.zeros_like(ids)))
+    print(f"text: logits differ by {text_gap:.1e} of the largest")
+    assert text_gap < TOLERANCE
     rng = Random(9)
     for size in [(384, 384), (640, 360), (200, 300), (96, 96)]:
         scene = picture(rng)[1]
         scene.width, scene.height = size
-        gap = check_picture(processor, hf, ours, scene.draw(rng))
-        print(f"picture {size}: logits differ by {gap:.1e}")
-        assert gap < 1e-4
+        picture_gap = check_picture(processor, hf, ours, scene.draw(rng))
+        print(f"picture {size}: logits differ by {picture_gap:.1e} of the largest")
+        assert picture_gap < TOLERANCE
     print("ok")
 
 
