@@ -1,4 +1,4 @@
-//! The bytes of a whole file, mapped or read.
+//! The bytes of a whole file, mapped, read, or part of the program that runs.
 
 use std::fs::File;
 use std::io::Read;
@@ -26,6 +26,7 @@ struct Identity {
 enum Source {
     Mapped(memmap2::Mmap),
     Read(Vec<u8>),
+    Static(&'static [u8]),
 }
 
 impl FileBytes {
@@ -110,6 +111,11 @@ impl FileBytes {
     pub fn from_vec(bytes: Vec<u8>) -> Self {
         FileBytes(Source::Read(bytes), None, OnceLock::new())
     }
+
+    /// Bytes that are part of the running program. They are used where they are, never copied.
+    pub fn from_static(bytes: &'static [u8]) -> Self {
+        FileBytes(Source::Static(bytes), None, OnceLock::new())
+    }
 }
 
 /// Bytes of one sample of a fingerprint.
@@ -140,6 +146,7 @@ impl Deref for FileBytes {
         match &self.0 {
             Source::Mapped(map) => map,
             Source::Read(bytes) => bytes,
+            Source::Static(bytes) => bytes,
         }
     }
 }

@@ -59,8 +59,11 @@ fn hashes_find_a_changed_byte() {
     let place = n + 8 + header.tensors()["embed"].data_offsets.0 + 3;
     bytes[place] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
-    let said = lap::check_hashes(&path).unwrap_err().to_string();
-    assert!(said.contains("`embed`"), "{said}");
+    lap::check_hashes_in(&FileBytes::from_vec(sample::file())).unwrap();
+    for said in [lap::check_hashes(&path), lap::check_hashes_in(&FileBytes::from_vec(bytes))] {
+        let said = said.unwrap_err().to_string();
+        assert!(said.contains("`embed`"), "{said}");
+    }
 }
 
 #[test]
@@ -80,6 +83,21 @@ fn progress_ends_at_the_total() {
 fn reading_from_memory_is_the_same() {
     let program = lap::from_bytes(FileBytes::from_vec(sample::file())).unwrap();
     assert_eq!(program.description(), sample::program().description());
+}
+
+#[test]
+fn bytes_of_the_running_program_are_used_where_they_are() {
+    let bytes: &'static [u8] = sample::file().leak();
+    let program = lap::from_bytes(FileBytes::from_static(bytes)).unwrap();
+    assert_eq!(program.description(), sample::program().description());
+    assert!(program.store().fingerprint().is_none(), "nothing of it is kept on disk");
+    for (name, decl) in program.weights() {
+        for part in Part::ALL.into_iter().filter(|p| decl.part_bytes(*p) > 0) {
+            let got = program.store().part(name, part).unwrap();
+            assert!(bytes.as_ptr_range().contains(&got.as_ptr()), "{name} {part:?} is a copy");
+        }
+        program.store().forget(name);
+    }
 }
 
 /// Tensors in another order, as another tool may save them, are the same tensors.

@@ -10,7 +10,7 @@ mod read;
 mod sniff;
 mod write;
 
-pub use read::{check_hashes, from_bytes, open};
+pub use read::{check_hashes, check_hashes_in, from_bytes, open};
 pub use sniff::{Kind, sniff};
 pub use write::write;
 

@@ -65,15 +65,28 @@ pub fn from_bytes(bytes: FileBytes) -> Result<Program> {
 pub fn check_hashes(path: &Path) -> Result<()> {
     let bytes = FileBytes::open(path, true)?;
     let mut file = File::open(path).map_err(|e| Error::io(path, e))?;
-    let (data_start, header) = header(&bytes)?;
+    check_each(&bytes, &mut |place| hash(&mut file, place).map_err(|e| Error::io(path, e)))
+}
+
+/// The same for bytes that are already here.
+pub fn check_hashes_in(bytes: &FileBytes) -> Result<()> {
+    // Places were checked against the length with the header.
+    check_each(bytes, &mut |place| Ok(blake3::hash(bytes.get(place).unwrap_or_default())))
+}
+
+fn check_each(
+    bytes: &FileBytes,
+    hash: &mut dyn FnMut(Range<usize>) -> Result<blake3::Hash>,
+) -> Result<()> {
+    let (data_start, header) = header(bytes)?;
     let tensors = Tensors { header: header.tensors(), data_start };
-    let stored: BTreeMap<String, String> = serde_json::from_slice(tensors.bytes(&bytes, HASHES)?)?;
+    let stored: BTreeMap<String, String> = serde_json::from_slice(tensors.bytes(bytes, HASHES)?)?;
     let mut names: Vec<_> = tensors.header.keys().filter(|name| *name != HASHES).collect();
     names.sort();
     for name in names {
         // Its place was checked against the file's length with the header.
         let place = tensors.header.get(name).map(|info| tensors.range(info)).unwrap_or_default();
-        let hash = hash(&mut file, place).map_err(|e| Error::io(path, e))?.to_hex();
+        let hash = hash(place)?.to_hex();
         match stored.get(name) {
             Some(written) if written == hash.as_str() => {}
             Some(_) => {
