@@ -41,6 +41,7 @@ untrusted!(mod mlx);
 untrusted!(mod mmproj);
 untrusted!(mod recode);
 untrusted!(mod shards);
+untrusted!(mod tool_call);
 untrusted!(mod torchao);
 untrusted!(mod turned);
 
@@ -55,3 +56,4 @@ pub use import::{
 };
 pub use mmproj::Notice;
 pub use released::{RELEASED, Released};
+pub use tool_call::{ToolCall, tool_calls};
