@@ -49,6 +49,36 @@ pub fn perplexity(
     Ok(Perplexity { ppl: nll.exp(), nll, nll_stderr, n_scored: scores.len(), n_windows })
 }
 
+/// Perplexity where every token counts: the text is cut into windows, each of which follows the
+/// token that begins a sequence. A last window that is not full is left out. Figures are higher than
+/// those of [`perplexity`], because tokens with little context are among them.
+pub fn perplexity_of_every_token(
+    runner: &mut Runner,
+    tokens: &[u32],
+    window: usize,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Perplexity> {
+    let vocab_size = runner.metadata().vocab_size as usize;
+    let Some(bos) = runner.metadata().bos_id else {
+        let what = "this model has no token that begins a sequence";
+        return Err(Error::param("window", what));
+    };
+    let n_windows = n_windows(tokens, window)?;
+    let mut scores: Vec<f64> = Vec::with_capacity(n_windows * window);
+    for (i, part) in tokens.chunks_exact(window).enumerate() {
+        // The last token is only predicted, so it is not fed.
+        let fed: Vec<u32> = std::iter::once(bos).chain(part[..window - 1].to_vec()).collect();
+        runner.logits(&fed, Rows::All, None, &mut |first, logits| {
+            for (row, logits) in (first..).zip(logits.chunks_exact(vocab_size)) {
+                scores.push(negative_log_likelihood(logits, part[row]));
+            }
+        })?;
+        progress(i + 1, n_windows);
+    }
+    let (nll, nll_stderr) = mean(&scores);
+    Ok(Perplexity { ppl: nll.exp(), nll, nll_stderr, n_scored: scores.len(), n_windows })
+}
+
 fn n_windows(tokens: &[u32], window: usize) -> Result<usize> {
     let n = tokens.len() / window.max(1);
     if window < 4 || n == 0 {

@@ -40,7 +40,7 @@ pub use chat::{
 };
 pub use error::{Error, Result};
 pub use error_code::{ERROR_TABLE, ErrorCode, ErrorGroup, ErrorRow};
-pub use eval::{Divergence, Perplexity, divergence, perplexity};
+pub use eval::{Divergence, Perplexity, divergence, perplexity, perplexity_of_every_token};
 pub use media::{Medium, Prompt, SoftInput, SoftRun};
 pub use request::{CancelToken, Event, Finish, FinishReason, GenerationId, Request};
 pub use runner::{Rows, Runner, load_template};

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use lapidary_backend::{Feed, FeedData};
-use lapidary_program::{Media, Modality, SoftTokens};
+use lapidary_program::{Media, Modality, SoftTokens, input, method};
 
 use crate::error::{Error, Result};
 use crate::tokenizer::Tokenizer;
@@ -62,6 +62,28 @@ pub struct SoftRun {
 }
 
 impl SoftInput {
+    /// A picture as the method `vision` takes it: its patches, and of each its number, column and
+    /// row.
+    pub fn picture(
+        patches: Vec<f32>,
+        [number, column, row]: [Vec<i32>; 3],
+        n_soft: usize,
+        hash: [u8; 32],
+    ) -> Self {
+        SoftInput {
+            method: method::VISION,
+            rows: (input::PATCHES, patches),
+            indices: vec![
+                (input::PATCH_INDEX, number),
+                (input::PATCH_X, column),
+                (input::PATCH_Y, row),
+            ],
+            n_soft,
+            block: true,
+            hash,
+        }
+    }
+
     pub(crate) fn feeds(&self) -> Vec<Feed<'_>> {
         let indices = self.indices.iter();
         let indices = indices.map(|(name, data)| Feed { name, data: FeedData::I32(data) });
