@@ -22,6 +22,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("lapidary-media", &["lapidary-program"]),
     ("lapidary-quantise", &["lapidary-program"]),
     ("lapidary-runner", &["lapidary-program", "lapidary-backend"]),
+    ("lapidary-pebble", &["lapidary-program"]),
     ("lapidary-conformance", &["lapidary-program", "lapidary-backend", "lapidary-reference"]),
     (
         "lapidary",
@@ -31,6 +32,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "lapidary-backends",
             "lapidary-gemma",
             "lapidary-media",
+            "lapidary-pebble",
             "lapidary-quantise",
             "lapidary-runner",
             "lapidary-reference",

@@ -67,6 +67,7 @@ fn all_sources(root: &Path) -> Result<Vec<PathBuf>> {
     let mut files = sources(&root.join("crates"))?;
     files.extend(sources(&root.join("xtask"))?);
     files.extend(sources(&root.join("fuzz"))?);
+    files.extend(sources(&root.join("pebble"))?);
     Ok(files)
 }
 

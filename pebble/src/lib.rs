@@ -1,0 +1,67 @@
+//! Pebble, the small model that is part of the program: the same `.lap` file that any other model
+//! has, opened where it stands in memory.
+//!
+//! This room holds bytes. What they mean is for `program` to say, and how to run them for a backend.
+
+use lapidary_program::{FileBytes, Program, Result, lap};
+
+/// The word that names this model on a command line.
+pub const NAME: &str = "pebble";
+
+/// Weights are used in place, so the file begins where its own alignment counts from.
+#[repr(C, align(64))]
+struct Aligned<T: ?Sized>(T);
+
+static FILE: &Aligned<[u8]> = &Aligned(*include_bytes!("../pebble.lap"));
+
+/// The file.
+pub fn file() -> FileBytes {
+    FileBytes::from_static(&FILE.0)
+}
+
+/// The model. Nothing of its weights is copied.
+pub fn open() -> Result<Program> {
+    lap::from_bytes(file())
+}
+
+/// What the demonstration asks: one JSON object per line, as in the held-out sets.
+pub const DEMO: &str = include_str!("../demo.jsonl");
+
+/// A picture that [`DEMO`] names: an encoded file.
+pub fn demo_picture(name: &str) -> Option<&'static [u8]> {
+    (name == "heldout/images/drawing17.png")
+        .then_some(include_bytes!("../heldout/images/drawing17.png").as_slice())
+}
+
+#[cfg(test)]
+mod tests {
+    use lapidary_program::lap;
+
+    /// What a release may carry.
+    const MAX_BYTES: usize = 16 << 20;
+
+    #[test]
+    fn the_file_is_small_aligned_and_as_it_was_written() {
+        let file = super::file();
+        assert!(file.len() <= MAX_BYTES, "{} bytes", file.len());
+        assert_eq!(file.as_ptr() as usize % 64, 0);
+        lap::check_hashes_in(&file).unwrap();
+    }
+
+    #[test]
+    fn it_opens_and_talks_and_sees() {
+        let program = super::open().unwrap();
+        assert_eq!(program.metadata().name, super::NAME);
+        assert!(program.metadata().media.image.is_some());
+        assert!(program.blob("chat_template.jinja").unwrap().is_some());
+    }
+
+    #[test]
+    fn the_demonstration_has_its_picture() {
+        let named: Vec<&str> =
+            super::DEMO.split('"').filter(|word| word.ends_with(".png")).collect();
+        assert_eq!(named.len(), 1);
+        assert!(named.iter().all(|name| super::demo_picture(name).is_some()));
+        assert!(super::demo_picture("another.png").is_none());
+    }
+}
