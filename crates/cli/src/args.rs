@@ -1,9 +1,14 @@
 //! What a user may type. Meaning is given to it elsewhere.
 
+pub mod eval;
+
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use lapidary_program::Modality;
+
+use self::eval::EvalCommand;
+use crate::named;
 
 /// Runs Gemma models on whatever you have: one file, every backend, the same tokens.
 #[derive(Debug, Parser)]
@@ -47,10 +52,10 @@ pub enum Command {
 }
 
 /// Which model.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct ModelArgs {
-    /// A Hugging Face folder, a GGUF file or a .lap file
-    pub model: PathBuf,
+    /// A Hugging Face folder, a GGUF file or a .lap file [default: pebble, which is built in]
+    pub model: Option<PathBuf>,
     /// Read files instead of mapping them (for files that may change while they are open)
     #[arg(long)]
     pub no_mmap: bool,
@@ -114,6 +119,16 @@ impl Cli {
         if let (Some(media), Some((_, matches))) = (media, matches.subcommand()) {
             media.put_in_order(matches);
         }
+        match &mut cli.command {
+            Command::Run(args) => {
+                args.prompt = args.prompt.take().or(args.prompt_flag.take());
+                named::settle(&mut args.model.model, &mut args.prompt);
+            }
+            Command::Tokens(args) if args.file.is_none() => {
+                named::settle(&mut args.model.model, &mut args.text);
+            }
+            _ => {}
+        }
         cli
     }
 }
@@ -124,6 +139,13 @@ pub struct DeviceArgs {
     /// Backend: auto, or one that `lapidary doctor` lists; a named one never falls back
     #[arg(long, default_value = "auto", env = "LAPIDARY_BACKEND")]
     pub backend: String,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+/// How to run it there.
+#[derive(Clone, Debug, Default, Args)]
+pub struct EngineArgs {
     /// Worker threads (default: what the machine allows)
     #[arg(long, env = "LAPIDARY_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
@@ -172,11 +194,15 @@ impl From<KvArg> for lapidary_backend::KvType {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = RUN_HELP)]
 pub struct RunArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     /// The prompt; without it, standard input is read
     pub prompt: Option<String>,
+    /// The prompt, where it could be taken for a model
+    #[arg(short, long = "prompt", value_name = "PROMPT", conflicts_with = "prompt")]
+    pub prompt_flag: Option<String>,
     #[command(flatten)]
     pub media: MediaArgs,
     #[command(flatten)]
@@ -205,6 +231,15 @@ pub struct RunArgs {
     #[arg(short, long)]
     pub quiet: bool,
 }
+
+const RUN_HELP: &str = "\
+One word or path alone is a model; words with spaces between them are a prompt for the built-in one.
+The name `pebble` is always the built-in model; a folder of that name is ./pebble.
+
+  lapidary run \"Tell me a story about a brave fox.\"
+  lapidary run --image drawing.png \"Describe this image.\"
+  lapidary run gemma-3-1b-it.gguf \"Why is the sky blue?\"
+  lapidary run -p hello";
 
 #[derive(Debug, Args)]
 pub struct ChatArgs {
@@ -253,7 +288,7 @@ pub struct SamplingArgs {
 
 #[derive(Debug, Args)]
 pub struct ExportArgs {
-    /// A Hugging Face folder, a GGUF file or a .lap file
+    /// A Hugging Face folder, a GGUF file or a .lap file, or `pebble`
     #[arg(conflicts_with = "synthetic", required_unless_present = "synthetic")]
     pub model: Option<PathBuf>,
     /// A released shape with random weights instead, to try a recipe at size: gemma-4-31b, …
@@ -352,73 +387,9 @@ pub struct TokensArgs {
     pub file: Option<PathBuf>,
 }
 
-#[derive(Debug, Subcommand)]
-pub enum EvalCommand {
-    /// Perplexity of a text, in windows of which the second half counts
-    Ppl(PplArgs),
-    /// How far predictions are from those of a reference: what a recipe costs
-    Kl(KlArgs),
-}
-
-#[derive(Debug, Args)]
-pub struct PplArgs {
-    #[command(flatten)]
-    pub model: ModelArgs,
-    #[command(flatten)]
-    pub device: DeviceArgs,
-    #[command(flatten)]
-    pub text: EvalText,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// What quality is measured on.
-#[derive(Debug, Args)]
-pub struct EvalText {
-    /// The text
-    #[arg(short, long)]
-    pub file: PathBuf,
-    /// Use the first N tokens of the text
-    #[arg(long, value_name = "N")]
-    pub tokens: Option<usize>,
-    /// Tokens of one window, of which the second half counts
-    #[arg(long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u32).range(4..))]
-    pub window: u32,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = KL_HELP)]
-pub struct KlArgs {
-    #[command(flatten)]
-    pub model: ModelArgs,
-    /// What to compare with: another model, or a built-in recipe applied to this one
-    #[arg(long, value_name = "MODEL|RECIPE")]
-    pub reference: String,
-    /// What to compare: the model under a recipe (repeatable; `all` for every built-in recipe)
-    #[arg(long, value_name = "RECIPE", value_delimiter = ',')]
-    pub quant: Vec<String>,
-    #[command(flatten)]
-    pub device: DeviceArgs,
-    #[command(flatten)]
-    pub text: EvalText,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-const KL_HELP: &str = "\
-Recipes are applied to the model's numbers, dequantised first where it is quantised already.
-`--reference bf16` is the model with all its matrices in bf16. Without --quant the model is compared
-as it is. Recipes: bf16, int8, int4, int4-sensitive, q4_0, or a .toml file; int4-minmax and
-int4-sensitive-minmax are the same with codes found by range instead of half-quadratic optimisation.
-
-  lapidary eval kl model.gguf --reference bf16 --quant all -f wiki.txt --tokens 4096
-  lapidary eval kl model.lap --reference checkpoint-folder -f wiki.txt";
-
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// A Hugging Face folder, a GGUF file or a .lap file
+    /// A Hugging Face folder, a GGUF file or a .lap file [default: pebble, which is built in]
     #[arg(conflicts_with = "synthetic")]
     pub model: Option<PathBuf>,
     /// A released shape with random weights instead: gemma-4-e2b, gemma-3-1b, …

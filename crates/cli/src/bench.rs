@@ -11,8 +11,7 @@ use lapidary_quantise::synthetic;
 use lapidary_runner::{BenchTest, Runner, SoftInput, bench_medium, bench_once, peak_memory_bytes};
 use serde_json::{Value, json};
 
-use crate::args::BenchArgs;
-use crate::exit::Usage;
+use crate::args::{BenchArgs, ModelArgs};
 use crate::media;
 use crate::model::{self, MediaNeed, Wanted};
 use crate::recipe;
@@ -97,19 +96,10 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 
 /// A model from its files, or a released shape with random weights.
 fn subject(args: &BenchArgs) -> Result<Program> {
-    let program = match (&args.model, &args.synthetic) {
-        (Some(path), None) => {
-            let model = crate::args::ModelArgs {
-                model: path.clone(),
-                no_mmap: false,
-                draft: None,
-                mmproj: None,
-            };
-            return model::open(&model);
-        }
-        (None, Some(name)) => recipe::shape(name)?,
-        _ => return Err(Usage("give a model, or --synthetic and a shape".into()).into()),
+    let Some(name) = &args.synthetic else {
+        return model::open(&ModelArgs { model: args.model.clone(), ..ModelArgs::default() });
     };
+    let program = recipe::shape(name)?;
     let recipe = args.quant.as_deref().map(|name| recipe::of(name, &program)).transpose()?;
     Ok(synthetic(&program, recipe.as_ref())?)
 }
@@ -220,7 +210,7 @@ fn row(args: &BenchArgs, test: &Measured, facts: &Facts, runner: &Runner, load_s
         "model_type": format!("{} {}", facts.model, facts.encodings),
         "model_size": facts.size,
         "model_n_params": facts.params,
-        "n_threads": args.device.threads,
+        "n_threads": args.device.engine.threads,
         "test_time": now,
         "load_ms": load_s * 1e3,
         "peak_mem_bytes": peak_memory_bytes(),

@@ -9,7 +9,7 @@ use lapidary_backend::Precision;
 use lapidary_runner::{Runner, perplexity};
 use serde_json::json;
 
-use crate::args::PplArgs;
+use crate::args::eval::PplArgs;
 use crate::model::{self, MediaNeed, Wanted};
 use crate::progress;
 use crate::tokens::read_text;
@@ -31,7 +31,7 @@ pub fn ppl(args: &PplArgs) -> Result<()> {
     let mut tokens = runner.text_prompt(&text)?;
     tokens.truncate(args.text.tokens.unwrap_or(usize::MAX));
     let start = Instant::now();
-    let bar = progress::Windows::new();
+    let bar = progress::Counted::windows();
     let window = args.text.window as usize;
     let result = perplexity(&mut runner, &tokens, window, &mut |done, all| bar.set(done, all))?;
     drop(bar);

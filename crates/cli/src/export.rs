@@ -8,7 +8,7 @@ use lapidary_program::{Encoding, Program, WeightDecl, blob, lap};
 use lapidary_quantise::{dequantise, quantise, synthetic};
 use lapidary_runner::golden;
 
-use crate::args::{DeviceArgs, ExportArgs, ModelArgs};
+use crate::args::{EngineArgs, ExportArgs, ModelArgs};
 use crate::exit::Usage;
 use crate::interrupt::cancel_on_interrupt;
 use crate::model::{self, MediaNeed, Wanted};
@@ -41,9 +41,8 @@ pub fn run(args: &ExportArgs) -> Result<()> {
             precision: Precision::Exact,
             media: MediaNeed::towers(),
         };
-        let backend = "reference".to_string();
-        let device = DeviceArgs { backend, threads: None, precision: None, kv: None };
-        let mut reference = model::load_reference(&Arc::new(program.clone()), &device, &wanted)?;
+        let how = EngineArgs::default();
+        let mut reference = model::load_reference(&Arc::new(program.clone()), &how, &wanted)?;
         let goldens = golden::compute(reference.engine.as_mut())?;
         program.set_blob(blob::GOLDEN, golden::to_blob(&goldens)?);
     }
@@ -64,13 +63,9 @@ pub fn run(args: &ExportArgs) -> Result<()> {
 fn subject(args: &ExportArgs) -> Result<Program> {
     match (&args.model, &args.synthetic) {
         (Some(path), _) => {
-            let (model, draft) = (path.clone(), args.draft.clone());
-            model::open(&ModelArgs {
-                model,
-                no_mmap: args.no_mmap,
-                draft,
-                mmproj: args.mmproj.clone(),
-            })
+            let (draft, mmproj) = (args.draft.clone(), args.mmproj.clone());
+            let no_mmap = args.no_mmap;
+            model::open(&ModelArgs { no_mmap, draft, mmproj, ..ModelArgs::at(path) })
         }
         (None, Some(name)) => Ok(synthetic(&recipe::shape(name)?, None)?),
         (None, None) => Err(Usage("give a model, or --synthetic and a shape".into()).into()),

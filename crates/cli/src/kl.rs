@@ -1,7 +1,7 @@
 //! `lapidary eval kl`.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -12,7 +12,8 @@ use lapidary_quantise::{dequantise, quantise};
 use lapidary_runner::{Divergence, Runner, divergence};
 use serde_json::{Value, json};
 
-use crate::args::{KlArgs, ModelArgs};
+use crate::args::ModelArgs;
+use crate::args::eval::KlArgs;
 use crate::model::{self, MediaNeed, Wanted};
 use crate::tell::tell;
 use crate::tokens::read_text;
@@ -38,7 +39,7 @@ pub fn run(args: &KlArgs) -> Result<()> {
         let (group, mut runners) = as_many_as_fit(args, &mut waiting)?;
         let names: Vec<&str> = group.iter().map(|m| m.name.as_str()).collect();
         tell(format_args!("note: comparing {} with {}", names.join(", "), args.reference));
-        let bar = progress::Windows::new();
+        let bar = progress::Counted::windows();
         let window = args.text.window as usize;
         let found = divergence(&mut reference, &mut runners, &tokens, window, &mut |done, all| {
             bar.set(done, all);
@@ -83,8 +84,8 @@ fn reference(args: &KlArgs, program: &Program) -> Result<Program> {
     if BUILT_IN.contains(&args.reference.as_str()) {
         return under(&args.reference, program);
     }
-    let model = PathBuf::from(&args.reference);
-    model::open(&ModelArgs { model, no_mmap: args.model.no_mmap, draft: None, mmproj: None })
+    let model = ModelArgs::at(Path::new(&args.reference));
+    model::open(&ModelArgs { no_mmap: args.model.no_mmap, ..model })
 }
 
 /// The program's numbers under a recipe, whatever they are quantised to now.

@@ -14,6 +14,7 @@ mod kl;
 mod logits;
 mod media;
 mod model;
+mod named;
 mod progress;
 mod recipe;
 mod run;
@@ -24,7 +25,8 @@ mod verify;
 
 use std::process::ExitCode;
 
-use crate::args::{Cli, Command, EvalCommand};
+use crate::args::eval::EvalCommand;
+use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
     let done = match Cli::read().command {

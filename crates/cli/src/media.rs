@@ -175,14 +175,8 @@ pub fn some_sound(spec: &AudioSpec) -> Result<SoftInput> {
 }
 
 fn seen(p: Patches) -> SoftInput {
-    SoftInput {
-        method: method::VISION,
-        hash: p.hash().0,
-        n_soft: p.n_soft,
-        block: true,
-        indices: vec![(input::PATCH_INDEX, p.index), (input::PATCH_X, p.x), (input::PATCH_Y, p.y)],
-        rows: (input::PATCHES, p.data),
-    }
+    let hash = p.hash().0;
+    SoftInput::picture(p.data, [p.index, p.x, p.y], p.n_soft, hash)
 }
 
 fn heard(f: Frames) -> SoftInput {

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Error, Result};
+use anyhow::{Error, Result};
 use lapidary_backend::{Backend, Device, Engine, KvType, LoadOptions, Precision, fit};
 use lapidary_gemma::{Notice, OpenOptions};
 use lapidary_program::{ImageSize, Program, method};
 use lapidary_runner::{CacheUse, Medium, SoftInput, Tokenizer, load_tokenizer_cached};
 
-use crate::args::{DeviceArgs, ModelArgs};
+use crate::args::{DeviceArgs, EngineArgs, ModelArgs};
 use crate::cache;
 use crate::exit::Usage;
+use crate::named::Named;
 use crate::progress;
 use crate::tell::{debug, tell};
 
@@ -111,11 +112,35 @@ impl MediaNeed {
     }
 }
 
-/// Opens a model of any kind.
+/// Opens a model of any kind, and says which if none was named.
 pub fn open(args: &ModelArgs) -> Result<Program> {
+    if args.model.is_none() {
+        tell(format_args!(
+            "note: no model was named; this is {}, a toy that is built in",
+            pebble()
+        ));
+    }
+    open_quietly(args)
+}
+
+/// What the built-in model is called.
+fn pebble() -> &'static str {
+    lapidary_pebble::NAME
+}
+
+/// Opens a model of any kind.
+pub fn open_quietly(args: &ModelArgs) -> Result<Program> {
+    let path = match args.named() {
+        Named::Path(path) => path,
+        Named::Pebble if args.draft.is_some() || args.mmproj.is_some() => {
+            let what = format!("{} takes neither a drafter nor an mmproj file", pebble());
+            return Err(Usage(what).into());
+        }
+        Named::Pebble => return lapidary_pebble::open().map_err(|e| naming(args, e)),
+    };
     let options =
         OpenOptions { mmap: !args.no_mmap, draft: args.draft.clone(), mmproj: args.mmproj.clone() };
-    let opened = lapidary_gemma::open_noticing(&args.model, &options);
+    let opened = lapidary_gemma::open_noticing(path, &options);
     let opened = opened.map_err(|e| naming(args, e))?;
     for notice in &opened.notices {
         match notice {
@@ -147,7 +172,10 @@ pub fn tokenizer(program: &Program, args: &ModelArgs) -> Result<Tokenizer> {
 
 /// An error that says which model it is about.
 fn naming(args: &ModelArgs, e: impl std::error::Error + Send + Sync + 'static) -> Error {
-    let path = args.model.display().to_string();
+    let path = match args.named() {
+        Named::Path(path) => path.display().to_string(),
+        Named::Pebble => pebble().to_string(),
+    };
     let named = e.to_string().contains(&path);
     let e = Error::new(e);
     if named { e } else { e.context(format!("can't open {path}")) }
@@ -158,18 +186,29 @@ pub fn load(program: Program, args: &DeviceArgs, wanted: &Wanted) -> Result<Load
     let start = Instant::now();
     let registry = lapidary_backends::all();
     let (backend, device) = choose(&registry, args, wanted.say)?;
-    load_on(backend, &device, Arc::new(program), args, wanted, start)
+    load_on((backend, &device), Arc::new(program), &args.engine, wanted, start)
+}
+
+/// Loads a program on a backend's first device.
+pub fn load_with(
+    backend: &dyn Backend,
+    program: &Arc<Program>,
+    args: &EngineArgs,
+    wanted: &Wanted,
+) -> Result<Loaded> {
+    let (name, reason) = (backend.name(), "no device was found".to_string());
+    let none = lapidary_backend::Error::Unavailable { backend: name, reason };
+    let device = backend.probe()?.into_iter().next().ok_or(none)?;
+    load_on((backend, &device), program.clone(), args, wanted, Instant::now())
 }
 
 /// Loads a program on the reference.
 pub fn load_reference(
     program: &Arc<Program>,
-    args: &DeviceArgs,
+    args: &EngineArgs,
     wanted: &Wanted,
 ) -> Result<Loaded> {
-    let backend = lapidary_reference::ReferenceBackend;
-    let device = backend.probe()?.into_iter().next().context("the reference has no device")?;
-    load_on(&backend, &device, program.clone(), args, wanted, Instant::now())
+    load_with(&lapidary_reference::ReferenceBackend, program, args, wanted)
 }
 
 fn choose<'a>(
@@ -188,10 +227,9 @@ fn choose<'a>(
 }
 
 fn load_on(
-    backend: &dyn Backend,
-    device: &Device,
+    (backend, device): (&dyn Backend, &Device),
     program: Arc<Program>,
-    args: &DeviceArgs,
+    args: &EngineArgs,
     wanted: &Wanted,
     start: Instant,
 ) -> Result<Loaded> {

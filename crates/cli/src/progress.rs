@@ -29,17 +29,23 @@ impl Drop for Bytes {
     }
 }
 
-/// A bar over windows of a text.
-pub struct Windows(ProgressBar);
+/// A bar over things that are counted.
+pub struct Counted(ProgressBar);
 
-impl Windows {
+impl Counted {
+    /// A bar over windows of a text.
+    pub fn windows() -> Self {
+        Self::of("windows")
+    }
+
     /// A bar that waits to be told how many there are.
-    pub fn new() -> Self {
+    pub fn of(what: impl Into<std::borrow::Cow<'static, str>>) -> Self {
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} windows {eta}")
+        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} {eta}")
             .unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style);
-        Windows(bar)
+        bar.set_message(what);
+        Counted(bar)
     }
 
     /// Moves it.
@@ -49,7 +55,7 @@ impl Windows {
     }
 }
 
-impl Drop for Windows {
+impl Drop for Counted {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }

@@ -17,12 +17,16 @@ use crate::exit::Usage;
 use crate::interrupt::cancel_on_interrupt;
 use crate::media;
 use crate::model::{self, MediaNeed, Wanted};
+use crate::named::Named;
 use crate::tell::tell;
 
 /// Answers a prompt, token by token.
 pub fn run(args: &RunArgs) -> Result<()> {
     let prompt = prompt(args)?;
-    let program = model::open(&args.model)?;
+    let program = match args.quiet {
+        true => model::open_quietly(&args.model)?,
+        false => model::open(&args.model)?,
+    };
     // Whatever can be refused is refused before the weights are packed, which may take minutes.
     let (tokenizer, template) = text_parts(args, &program)?;
     let media = media::prepare(&args.media, &program)?;
@@ -76,13 +80,25 @@ fn prompt(args: &RunArgs) -> Result<String> {
     if let Some(prompt) = &args.prompt {
         return Ok(prompt.clone());
     }
+    // Nobody shall type a text at length before hearing that there is no such model.
+    if let Named::Path(path) = args.model.named()
+        && let Err(e) = std::fs::metadata(path)
+    {
+        let path = path.display();
+        let what = format!("can't open the model {path}; if it is a prompt, write -p {path:?}");
+        return Err(anyhow::Error::new(e).context(what));
+    }
     let mut stdin = std::io::stdin();
     if stdin.is_terminal() {
-        return Err(Usage("give a prompt after the model, or pipe one in".into()).into());
+        let what = "give a prompt, or pipe one in; `lapidary chat` holds a conversation";
+        return Err(Usage(what.into()).into());
     }
     let mut bytes = Vec::new();
     stdin.read_to_end(&mut bytes).context("can't read standard input")?;
     let text = String::from_utf8(bytes).map_err(|_| Usage("the prompt is not UTF-8".into()))?;
+    if text.is_empty() && args.model.model.is_none() {
+        return Err(Usage("give a prompt: lapidary run \"Tell me a story.\"".into()).into());
+    }
     // What a shell's echo or a here-document adds at the end is not meant.
     Ok(text.strip_suffix('\n').unwrap_or(&text).to_string())
 }

@@ -15,6 +15,7 @@ use lapidary_runner::golden::{self, Golden, Verdict};
 use crate::args::VerifyArgs;
 use crate::exit::{Failed, Usage};
 use crate::model::{self, MediaNeed, Wanted};
+use crate::named::Named;
 
 /// Checks a file's bytes and a backend's logits, and names the first op that diverges.
 pub fn run(args: &VerifyArgs) -> Result<()> {
@@ -35,8 +36,12 @@ pub fn run(args: &VerifyArgs) -> Result<()> {
 /// Whether all is well; `show` is told what was found.
 fn check(args: &VerifyArgs, show: &mut dyn FnMut(fmt::Arguments<'_>)) -> Result<bool> {
     let program = model::open(&args.model)?;
-    if is_lap(&args.model.model) {
-        lap::check_hashes(&args.model.model)?;
+    let checked = match args.model.named() {
+        Named::Pebble => Some(lap::check_hashes_in(&lapidary_pebble::file())),
+        Named::Path(path) => is_lap(path).then(|| lap::check_hashes(path)),
+    };
+    if let Some(checked) = checked {
+        checked?;
         show(format_args!("bytes: as written"));
     }
     let goldens = golden::of_program(&program)?;
@@ -73,7 +78,7 @@ fn check(args: &VerifyArgs, show: &mut dyn FnMut(fmt::Arguments<'_>)) -> Result<
     }
     show(format_args!("FAILED"));
     let wanted = Wanted { say: false, ..wanted };
-    let mut reference = model::load_reference(&program, &args.device, &wanted)?;
+    let mut reference = model::load_reference(&program, &args.device.engine, &wanted)?;
     let failed = |g: &&Golden| verdicts.iter().any(|v| v.method == g.method() && !v.passed());
     for g in goldens.iter().filter(failed) {
         let found = golden::first_divergence(
