@@ -23,6 +23,10 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("lapidary-quantise", &["lapidary-program"]),
     ("lapidary-runner", &["lapidary-program", "lapidary-backend"]),
     ("lapidary-pebble", &["lapidary-program"]),
+    (
+        "lapidary-heldout",
+        &["lapidary-program", "lapidary-gemma", "lapidary-media", "lapidary-runner"],
+    ),
     ("lapidary-conformance", &["lapidary-program", "lapidary-backend", "lapidary-reference"]),
     (
         "lapidary",
@@ -31,6 +35,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "lapidary-backend",
             "lapidary-backends",
             "lapidary-gemma",
+            "lapidary-heldout",
             "lapidary-media",
             "lapidary-pebble",
             "lapidary-quantise",
