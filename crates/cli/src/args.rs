@@ -29,6 +29,8 @@ pub enum Command {
     Run(RunArgs),
     /// Talk with a model; /help lists what can be done besides
     Chat(ChatArgs),
+    /// Let the built-in model talk, see and call a tool, on every backend that is here
+    Demo(DemoArgs),
     /// Turn a checkpoint into one .lap file
     Export(ExportArgs),
     /// Show what a model is: methods, ops, caches, quantisation, sizes
@@ -459,6 +461,15 @@ pub struct CachePruneArgs {
     /// Remove everything
     #[arg(long, conflicts_with = "older_than")]
     pub all: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

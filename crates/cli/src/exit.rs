@@ -69,6 +69,11 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
+/// Whether the user asked for the end.
+pub fn is_cancelled(error: &anyhow::Error) -> bool {
+    code(error) == ErrorCode::Cancelled.exit()
+}
+
 fn code(error: &anyhow::Error) -> u8 {
     for e in error.chain() {
         if e.is::<Usage>() {
@@ -93,6 +98,9 @@ fn code(error: &anyhow::Error) -> u8 {
         if e.is::<lapidary_media::Error>() {
             return ErrorCode::InvalidArgument.exit();
         }
+        if let Some(code) = e.downcast_ref().and_then(of_heldout) {
+            return code.exit();
+        }
         if let Some(e) = e.downcast_ref::<lapidary_gemma::Error>() {
             return of_gemma(e).exit();
         }
@@ -103,6 +111,16 @@ fn code(error: &anyhow::Error) -> u8 {
         }
     }
     1
+}
+
+/// What the system's own error behind it does not say.
+fn of_heldout(error: &lapidary_heldout::Error) -> Option<ErrorCode> {
+    use lapidary_heldout::Error;
+    match error {
+        Error::Runner(e) => Some(ErrorCode::of(e)),
+        Error::Line { .. } | Error::Media(_) => Some(ErrorCode::InvalidArgument),
+        Error::Io { .. } | Error::Picture { .. } => None,
+    }
 }
 
 fn of_gemma(error: &lapidary_gemma::Error) -> ErrorCode {

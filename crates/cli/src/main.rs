@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod cache;
 mod chat;
+mod demo;
 mod doctor;
 mod eval;
 mod exit;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
     let done = match Cli::read().command {
         Command::Run(args) => run::run(&args),
         Command::Chat(args) => chat::run(&args),
+        Command::Demo(args) => demo::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Verify(args) => verify::run(&args),
