@@ -1,5 +1,6 @@
 //! The `lapidary` command. No algorithm lives here: it reads flags, calls the rooms, and prints.
 
+mod agree;
 mod args;
 mod bench;
 mod cache;
@@ -9,6 +10,7 @@ mod doctor;
 mod eval;
 mod exit;
 mod export;
+mod heldout;
 mod inspect;
 mod interrupt;
 mod kl;
@@ -41,6 +43,8 @@ fn main() -> ExitCode {
         Command::Tokens(args) => tokens::run(&args),
         Command::Eval(EvalCommand::Ppl(args)) => eval::ppl(&args),
         Command::Eval(EvalCommand::Kl(args)) => kl::run(&args),
+        Command::Eval(EvalCommand::Heldout(args)) => heldout::run(&args),
+        Command::Eval(EvalCommand::Agree(args)) => agree::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Cache(command) => cache::run(&command),
         Command::Doctor(args) => doctor::run(&args),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{DeviceArgs, ModelArgs};
+use super::{DeviceArgs, EngineArgs, ModelArgs};
 
 #[derive(Debug, Subcommand)]
 pub enum EvalCommand {
@@ -12,6 +12,10 @@ pub enum EvalCommand {
     Ppl(PplArgs),
     /// How far predictions are from those of a reference: what a recipe costs
     Kl(KlArgs),
+    /// Held-out questions: how many are answered rightly
+    Heldout(HeldoutArgs),
+    /// Held-out questions: whether every backend here gives the same answers
+    Agree(AgreeArgs),
 }
 
 #[derive(Debug, Args)]
@@ -69,3 +73,64 @@ int4-sensitive-minmax are the same with codes found by range instead of half-qua
 
   lapidary eval kl model.gguf --reference bf16 --quant all -f wiki.txt --tokens 4096
   lapidary eval kl model.lap --reference checkpoint-folder -f wiki.txt";
+
+/// Which held-out questions are asked.
+#[derive(Debug, Args)]
+pub struct SetArgs {
+    /// The folder of the sets: questions in NAME.jsonl, texts in NAME.txt
+    #[arg(long, value_name = "FOLDER", default_value = "pebble/heldout")]
+    pub dir: PathBuf,
+    /// The most tokens of one answer
+    #[arg(short = 'n', long, default_value_t = 64, value_name = "N")]
+    pub max_tokens: usize,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = HELDOUT_HELP)]
+pub struct HeldoutArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    #[command(flatten)]
+    pub sets: SetArgs,
+    /// Ask these sets (comma-separated) [default: all in the folder]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub set: Vec<String>,
+    /// Ask the first N questions of each set, or read the first N windows of each text
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: Option<u32>,
+    /// Ask another model too, and say how many points are lost against it
+    #[arg(long, value_name = "MODEL")]
+    pub against: Option<PathBuf>,
+}
+
+const HELDOUT_HELP: &str = "\
+Answers are greedy. A text's perplexity is that of every token, in windows of 511 that follow the
+token that begins a sequence.
+
+  lapidary eval heldout                            the built-in model, in Lapidary's own folder
+  lapidary eval heldout --against checkpoint-folder  what quantisation lost";
+
+#[derive(Debug, Args)]
+pub struct AgreeArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Backends to compare with the first of them (comma-separated) [default: all that are here]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub backends: Vec<String>,
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    #[command(flatten)]
+    pub sets: SetArgs,
+    /// Ask these sets (comma-separated)
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "mixed")]
+    pub set: Vec<String>,
+    /// Ask the first N questions of each set
+    #[arg(long, value_name = "N", default_value_t = 100,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: u32,
+}

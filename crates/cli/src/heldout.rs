@@ -1,0 +1,228 @@
+//! `lapidary eval heldout`.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use lapidary_backend::Precision;
+use lapidary_heldout::{Item, Score, answer, prompt};
+use lapidary_program::Program;
+use lapidary_runner::{CancelToken, Perplexity, Runner, perplexity_of_every_token};
+use serde_json::{Value, json};
+
+use crate::args::ModelArgs;
+use crate::args::eval::{HeldoutArgs, SetArgs};
+use crate::exit::Usage;
+use crate::interrupt::cancel_on_interrupt;
+use crate::model::{self, MediaNeed, Wanted};
+use crate::progress;
+use crate::tokens::read_text;
+
+/// Tokens of one window of a text, behind the token that begins a sequence.
+const WINDOW: usize = 511;
+
+/// Asks a model, perhaps another one too, and prints how many answers are right.
+pub fn run(args: &HeldoutArgs) -> Result<()> {
+    let sets = Sets::read(&args.sets.dir, &args.set, args.limit)?;
+    let program = model::open(&args.model)?;
+    let cancel = cancel_on_interrupt()?;
+    let against = args.against.as_deref().map(|path| model::open(&ModelArgs::at(path)));
+    let against = against.transpose()?;
+    let name = program.metadata().name.clone();
+    let found = measure(args, name, program, (&sets, &cancel))?;
+    // Both may carry the same name, so the other goes by its path.
+    let path = args.against.as_ref().map_or(String::new(), |path| path.display().to_string());
+    let other = against.map(|p| measure(args, path, p, (&sets, &cancel))).transpose()?;
+    let mut out = std::io::stdout().lock();
+    if args.sets.json {
+        let mut report = found.report();
+        if let Some(other) = &other {
+            report["against"] = other.report();
+            let lost = |name: &String| Some((name.clone(), json!(found.lost(other, name)?)));
+            report["points_lost"] = found.scores.keys().filter_map(lost).collect();
+        }
+        serde_json::to_writer_pretty(&mut out, &report).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        write!(out, "{}", found.table(other.as_ref()))?;
+    }
+    Ok(out.flush()?)
+}
+
+/// Questions and texts, by name.
+pub struct Sets {
+    pub questions: BTreeMap<String, Vec<Item>>,
+    texts: BTreeMap<String, String>,
+    folder: PathBuf,
+    limit: usize,
+}
+
+impl Sets {
+    /// Reads the named ones, or all, cut to their first `limit` questions.
+    pub fn read(folder: &Path, names: &[String], limit: Option<u32>) -> Result<Self> {
+        let entries = std::fs::read_dir(folder).with_context(|| {
+            let shown = folder.display();
+            format!(
+                "no held-out sets in {shown}; go to Lapidary's own folder, or name one by --dir"
+            )
+        })?;
+        let limit = limit.map_or(usize::MAX, |n| n as usize);
+        let (mut questions, mut texts) = (BTreeMap::new(), BTreeMap::new());
+        for entry in entries {
+            let path = entry?.path();
+            let Some(name) = path.file_stem().and_then(|n| n.to_str()) else { continue };
+            if !names.is_empty() && !names.iter().any(|n| n == name) {
+                continue;
+            }
+            match path.extension().and_then(|e| e.to_str()) {
+                Some("jsonl") => {
+                    let mut items = lapidary_heldout::read(&path)?;
+                    items.truncate(limit);
+                    questions.insert(name.to_string(), items);
+                }
+                Some("txt") => _ = texts.insert(name.to_string(), read_text(&path)?),
+                _ => {}
+            }
+        }
+        let known = |name: &&String| questions.contains_key(*name) || texts.contains_key(*name);
+        if let Some(missing) = names.iter().find(|name| !known(name)) {
+            let what = format!("there is no set {missing} in {}", folder.display());
+            return Err(Usage(what).into());
+        }
+        if questions.is_empty() && texts.is_empty() {
+            return Err(Usage(format!("there are no sets in {}", folder.display())).into());
+        }
+        Ok(Sets { questions, texts, folder: folder.to_path_buf(), limit })
+    }
+
+    /// The encoded file of a picture.
+    pub fn picture(&self, name: &str) -> std::io::Result<Vec<u8>> {
+        std::fs::read(self.folder.join(name))
+    }
+}
+
+/// What an engine must be for questions.
+pub fn wanted(program: &Program, say: bool) -> Wanted {
+    Wanted {
+        context: model::context(None, program, false),
+        chunk: None,
+        say,
+        precision: Precision::Fast,
+        media: MediaNeed::any(program),
+    }
+}
+
+/// What was found out about one model.
+struct Found {
+    model: String,
+    device: String,
+    scores: BTreeMap<String, Score>,
+    texts: BTreeMap<String, Perplexity>,
+    seconds: f64,
+}
+
+fn measure(
+    args: &HeldoutArgs,
+    model: String,
+    program: Program,
+    (sets, cancel): (&Sets, &CancelToken),
+) -> Result<Found> {
+    let wanted = wanted(&program, true);
+    let loaded = model::load(program, &args.device, &wanted)?;
+    let mut runner = Runner::new(loaded.engine)?;
+    let start = Instant::now();
+    let (mut scores, mut texts) = (BTreeMap::new(), BTreeMap::new());
+    for (name, items) in &sets.questions {
+        scores.insert(name.clone(), score(&mut runner, name, items, (sets, &args.sets), cancel)?);
+    }
+    for (name, text) in &sets.texts {
+        let mut tokens = runner.tokenizer()?.encode_text(text)?;
+        tokens.truncate(sets.limit.saturating_mul(WINDOW));
+        let bar = progress::Counted::windows();
+        let ppl = perplexity_of_every_token(&mut runner, &tokens, WINDOW, &mut |done, all| {
+            bar.set(done, all);
+        })?;
+        texts.insert(name.clone(), ppl);
+    }
+    let (device, seconds) = (runner.describe(), start.elapsed().as_secs_f64());
+    Ok(Found { model, device, scores, texts, seconds })
+}
+
+fn score(
+    runner: &mut Runner,
+    name: &str,
+    items: &[Item],
+    (sets, args): (&Sets, &SetArgs),
+    cancel: &CancelToken,
+) -> Result<Score> {
+    let mut score = Score::default();
+    let bar = progress::Counted::of(name.to_string());
+    for (i, item) in items.iter().enumerate().filter(|(_, item)| item.check.is_some()) {
+        let prompt = prompt(runner, item, &|picture| sets.picture(picture))?;
+        score.add(item, &answer(runner, prompt, args.max_tokens, cancel, &mut |_| {})?.text);
+        bar.set(i + 1, items.len());
+    }
+    Ok(score)
+}
+
+impl Found {
+    fn report(&self) -> Value {
+        json!({
+            "model": self.model,
+            "device": self.device,
+            "sets": self.scores,
+            "texts": self.texts,
+            "seconds": self.seconds,
+        })
+    }
+
+    /// Points of a hundred that another model has more.
+    fn lost(&self, other: &Found, set: &str) -> Option<f64> {
+        Some(other.scores.get(set)?.percent()? - self.scores.get(set)?.percent()?)
+    }
+
+    fn table(&self, other: Option<&Found>) -> String {
+        let shown = |s: &Score| match s.percent() {
+            Some(percent) => format!("{} of {} | {percent:.1} %", s.right, s.n),
+            None => "nothing to check | –".to_string(),
+        };
+        let mut lines = vec![format!("| set | {} | |", self.model), "| --- | ---: | ---: |".into()];
+        if let Some(other) = other {
+            lines = vec![
+                format!("| set | {} | | {} | | points lost |", self.model, other.model),
+                "| --- | ---: | ---: | ---: | ---: | ---: |".into(),
+            ];
+        }
+        for (name, score) in &self.scores {
+            let mut line = format!("| {name} | {} |", shown(score));
+            if let Some(theirs) = other.and_then(|o| o.scores.get(name)) {
+                let lost = other.and_then(|o| self.lost(o, name));
+                let lost = lost.map_or("–".into(), |x| format!("{x:+.1}"));
+                line += &format!(" {} | {lost} |", shown(theirs));
+            }
+            lines.push(line);
+        }
+        lines.push(String::new());
+        for (name, ppl) in &self.texts {
+            let mut line =
+                format!("{name}: perplexity {:.3} ± {:.3}", ppl.ppl, ppl.ppl * ppl.nll_stderr);
+            if let Some(theirs) = other.and_then(|o| o.texts.get(name)) {
+                line += &format!(", {:.3} of {}", theirs.ppl, other.map_or("", |o| &o.model));
+            }
+            lines.push(format!("{line} ({} windows of {WINDOW} tokens)", ppl.n_windows));
+        }
+        for (found, score) in [Some(self), other]
+            .into_iter()
+            .flatten()
+            .flat_map(|f| f.scores.values().map(move |score| (f, score)))
+        {
+            for wrong in &score.wrong {
+                lines.push(format!("wrong, {}, {}: {}", found.model, wrong.id, wrong.said.trim()));
+            }
+        }
+        lines.push(format!("{}, {:.0} s", self.device, self.seconds));
+        lines.join("\n") + "\n"
+    }
+}
