@@ -190,13 +190,13 @@ def run(args: argparse.Namespace, feed: Feed, log: Log, began: float) -> None:
     plain_parts()
     args.out.mkdir(exist_ok=True)
     trainer.save(args.out / "state.pt")
-    hf_folder.write(trainer.model, args.out / "hf", config)
-    ship(args.out / "hf", log.path)
-    hf_folder.read(trainer.model, args.out / "hf")  # score what was saved
+    hf_folder.write(trainer.model, args.out / "pebble", config)
+    ship(args.out / "pebble", log.path)
+    hf_folder.read(trainer.model, args.out / "pebble")  # score what was saved
     log.write(event="perplexity", story=round(perplexity(trainer.model, encoder, device, 8 if args.probe_limit else 40), 3))
     for name in ("additions", "pictures", "tools", "drawings"):
         log.write(event="score", **score(trainer.model, encoder, name, device, args.probe_limit))
-    ship(args.out / "hf", log.path)
+    ship(args.out / "pebble", log.path)
 
 
 def warm_up(args: argparse.Namespace, feed: Feed, log: Log, trainer: Trainer) -> None:
