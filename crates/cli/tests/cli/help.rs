@@ -4,8 +4,10 @@ use std::process::Stdio;
 
 use crate::support::{lapidary, run};
 
-const SUBCOMMANDS: &[&str] =
-    &["run", "export", "inspect", "verify", "logits", "tokens", "eval", "cache", "doctor"];
+const SUBCOMMANDS: &[&str] = &[
+    "run", "chat", "demo", "export", "inspect", "verify", "logits", "tokens", "eval", "bench",
+    "cache", "doctor",
+];
 
 #[test]
 fn help_lists_every_subcommand_and_the_exit_codes() {
@@ -26,7 +28,7 @@ fn every_subcommand_explains_itself() {
         let help = run(lapidary(word).arg("--help")).done();
         assert!(help.text().contains(&format!("Usage: lapidary {word}")), "{}", help.text());
     }
-    for what in ["ppl", "kl"] {
+    for what in ["ppl", "kl", "heldout", "agree"] {
         let help = run(lapidary("eval").args([what, "--help"])).done();
         assert!(help.text().contains(&format!("Usage: lapidary eval {what}")));
     }

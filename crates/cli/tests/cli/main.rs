@@ -12,6 +12,7 @@ mod kl;
 mod logits;
 mod media;
 mod memory;
+mod pebble;
 mod run;
 mod support;
 mod text;
