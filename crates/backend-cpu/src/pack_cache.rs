@@ -30,7 +30,7 @@ use crate::shared::Shared;
 use crate::workers::Workers;
 
 /// Changes whenever packed bytes change their meaning.
-const LAYOUT: &str = "cpu panels 2";
+const LAYOUT: &str = "cpu panels 3";
 const KIND: &str = "pack";
 /// Bytes that share a hash.
 const SEGMENT: usize = 4 << 20;

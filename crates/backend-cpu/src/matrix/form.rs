@@ -10,9 +10,10 @@
 //!   `2s + 1` belong to chunk `4i + s`.
 //! - 8 bits: 8 × 64 bytes.
 //!
-//! Codes of 2 and 3 bits are kept as 4, codes of 7 bits as 8. After the codes of a panel come its
-//! scales `[group][16]`, then its biases, super-scales and super-biases, each as stored, so that a
-//! packed weight is as large as the stored one, and each part starts on a cache line.
+//! Codes of 2 and 3 bits are kept as 4, codes of 7 bits as 8. Before the codes of a panel stand its
+//! scales `[group][16]`, its biases, super-scales and super-biases, each as stored, so that a packed
+//! weight is as large as the stored one, and each part starts on a cache line. They are read first,
+//! so a panel is read from its start to its end, as the machine foresees it.
 
 use lapidary_program::{DType, Encoding, Part, QuantLayout, ScaleFormat, WeightDecl};
 
@@ -48,6 +49,8 @@ pub(crate) struct Form {
     pub n_groups: usize,
     /// Whether the two halves of a block may have different scales.
     pub halves: bool,
+    /// Where codes start, behind all scales: a panel is read from its start to its end.
+    pub codes: usize,
     pub scales: usize,
     pub biases: usize,
     pub super_scales: usize,
@@ -87,7 +90,7 @@ impl Form {
             return None;
         }
         let (width, n_blocks) = (Width::of(layout.bits), cols.div_ceil(BLOCK));
-        let mut at = n_blocks * width.block_bytes();
+        let mut at = 0;
         let mut part = |part| {
             let start = at;
             if let Some((dtype, shape)) = decl.part_layout(part) {
@@ -106,11 +109,12 @@ impl Form {
             n_blocks,
             n_groups,
             halves,
+            codes: at,
             scales,
             biases,
             super_scales,
             super_biases,
-            panel_bytes: at,
+            panel_bytes: at + n_blocks * width.block_bytes(),
         })
     }
 
@@ -127,7 +131,7 @@ impl Form {
     /// Writes the codes of one row into its panel.
     pub(crate) fn put_codes(&self, codes: &[u8], lane: usize, panel: &mut [u8]) {
         let block_bytes = self.width.block_bytes();
-        let blocks = panel[..self.n_blocks * block_bytes].chunks_exact_mut(block_bytes);
+        let blocks = panel[self.codes..].chunks_exact_mut(block_bytes);
         let (whole, rest) = codes.as_chunks::<BLOCK>();
         let mut last = [0u8; BLOCK];
         last[..rest.len()].copy_from_slice(rest);
@@ -159,7 +163,7 @@ impl Form {
     /// The codes of one row of one block of a panel.
     pub(crate) fn take_codes(&self, b: usize, panel: &[u8], lane: usize, codes: &mut [u8; BLOCK]) {
         let block_bytes = self.width.block_bytes();
-        let (words, _) = panel[b * block_bytes..(b + 1) * block_bytes].as_chunks::<4>();
+        let (words, _) = panel[self.codes + b * block_bytes..][..block_bytes].as_chunks::<4>();
         let word = |line: usize| u32::from_le_bytes(words[line * LANES + lane]);
         let (codes, _) = codes.as_chunks_mut::<4>();
         for (c, codes) in codes.iter_mut().enumerate() {

@@ -178,7 +178,7 @@ impl Kernel for Unpack<'_> {
             // SAFETY: the product has this panel, and `room` has room for `DEPTH` blocks of two.
             unsafe {
                 let panel = product.panels.as_ptr().add((panel + j) * form.panel_bytes);
-                let from = panel.add(first_block * form.width.block_bytes());
+                let from = panel.add(form.codes + first_block * form.width.block_bytes());
                 stretch.codes[j] = if !spread_codes || form.width == Width::Eight {
                     from
                 } else {
@@ -415,11 +415,10 @@ impl NarrowTile<'_> {
                 }
             }
             if first == 0 && row == 0 {
-                // Scales stand behind a panel's codes, but are read before them.
+                // All scales of a panel are read before the codes behind its first stretch.
                 let form = product.form;
-                let codes = form.n_blocks * BITS * CHUNK;
-                let next = stretch.codes[0].wrapping_add(form.panel_bytes + codes);
-                for line in 0..(form.panel_bytes - codes).div_ceil(CHUNK) {
+                let next = stretch.codes[0].wrapping_add(form.n_blocks * BITS * CHUNK);
+                for line in 0..form.codes / CHUNK {
                     s.prefetch(next.wrapping_add(line * CHUNK));
                 }
             }

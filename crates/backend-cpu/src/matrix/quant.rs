@@ -247,7 +247,7 @@ impl Kernel for FloatKernel<'_> {
                     let scales = (&raw mut (*room).scales).cast::<f32>();
                     let biases = (&raw mut (*room).biases).cast::<f32>();
                     let made = (&raw mut (*room).floats).cast::<f32>();
-                    let from = panel.add(first * form.width.block_bytes());
+                    let from = panel.add(form.codes + first * form.width.block_bytes());
                     spread(s, form.width, from, codes, n);
                     factors(s, form, panel, false, units, scales);
                     if form.layout.affine {
