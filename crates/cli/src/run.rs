@@ -84,8 +84,7 @@ fn prompt(args: &RunArgs) -> Result<String> {
     if let Named::Path(path) = args.model.named()
         && let Err(e) = std::fs::metadata(path)
     {
-        let path = path.display();
-        let what = format!("can't open the model {path}; if it is a prompt, write -p {path:?}");
+        let what = format!("can't open the model {} (a prompt goes behind -p)", path.display());
         return Err(anyhow::Error::new(e).context(what));
     }
     let mut stdin = std::io::stdin();
