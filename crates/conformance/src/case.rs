@@ -60,9 +60,8 @@ const ROUNDED_CACHES: [(KvType, f64); 2] = [(KvType::Bf16, KV_BF16), (KvType::In
 /// kind that rounds.
 pub(crate) fn run(backend: &dyn Backend, kind: &str, case: &Case) -> Vec<Outcome> {
     let mut outcomes = vec![run_as(backend, kind, case, "", &case.options, case.tolerance)];
-    let rounds_with = |w: &WeightDecl| {
-        matches!(w.encoding, Encoding::Quant(_) | Encoding::Dense(DType::Bf16))
-    };
+    let rounds_with =
+        |w: &WeightDecl| matches!(w.encoding, Encoding::Quant(_) | Encoding::Dense(DType::Bf16));
     if case.program.weights().values().any(rounds_with) {
         let options = LoadOptions { precision: Precision::Fast, ..case.options.clone() };
         // Ops that choose do so exactly.
