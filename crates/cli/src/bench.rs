@@ -90,6 +90,9 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         writeln!(out)?;
     } else {
         write!(out, "{}", table(&rows))?;
+        if let Some(bytes) = peak_memory_bytes() {
+            writeln!(out, "\npeak memory: {}", indicatif::HumanBytes(bytes))?;
+        }
     }
     Ok(out.flush()?)
 }
