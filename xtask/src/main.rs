@@ -19,7 +19,7 @@ cargo xtask COMMAND
   aarch64     the CPU backend's NEON kernels, under an emulator where need be
   tidy        the project's own rules: which room knows which, sizes, unsafe, names
   size        lines of each crate
-  first-run   fetch the real Gemma 3 270M and ask it something (the README's first command)
+  first-run   fetch the real Gemma 3 270M and ask it something
   real-model  compare the real Gemma 3 270M with llama.cpp in full (slow)
 ";
 

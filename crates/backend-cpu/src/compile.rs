@@ -249,8 +249,11 @@ impl<'a> MethodCompiler<'a> {
 
     /// A matrix that is multiplied with so many rows.
     fn matrix(&mut self, weight: &str, n_rows: usize) -> MatrixId {
-        let need = PackedWeight::activation_bytes(&self.program.weights()[weight], n_rows);
-        self.out.room.activation_bytes = self.out.room.activation_bytes.max(need);
+        let decl = &self.program.weights()[weight];
+        let room = &mut self.out.room;
+        let need = PackedWeight::activation_bytes(decl, n_rows);
+        room.activation_bytes = room.activation_bytes.max(need);
+        room.rounded_bytes = room.rounded_bytes.max(PackedWeight::rounded_bytes(decl, n_rows));
         self.out.weights.matrix(weight)
     }
 

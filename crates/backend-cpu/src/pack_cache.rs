@@ -9,7 +9,7 @@
 //!
 //! The file is mapped, not read: a start copies nothing and takes no fresh memory, and all processes
 //! with one model share it. It is never written again once it has its name; who prunes the folder
-//! unlinks it, which leaves its pages to those that map them.
+//! unlinks it, which on a local file system leaves its pages to those that map them.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -115,8 +115,10 @@ impl<'a> PackCache<'a> {
         workers.run(placed.segments.len(), &|_, i| {
             let s = &placed.segments[i];
             let (first, len) = (start + s.offset, s.len);
-            populate(&map, first, len);
-            if sound.load(Ordering::Relaxed) && hash(&map[first..first + len]) != hashes[i] {
+            let good = sound.load(Ordering::Relaxed)
+                && populate(&map, first, len)
+                && hash(&map[first..first + len]) == hashes[i];
+            if !good {
                 sound.store(false, Ordering::Relaxed);
             }
         });
@@ -211,13 +213,17 @@ impl Placed {
     }
 }
 
-/// Maps the pages of a run of bytes at once, where the system can: they would be touched one by one.
-fn populate(map: &Mmap, first: usize, len: usize) {
+/// Maps the pages of a run of bytes at once, where the system can: they would be touched one by one,
+/// and a page that can't be read would be a signal. `false` if one can't.
+fn populate(map: &Mmap, first: usize, len: usize) -> bool {
     #[cfg(target_os = "linux")]
-    // Only advice: pages that are touched are mapped, too.
-    let _ = map.advise_range(memmap2::Advice::PopulateRead, first, len);
+    if let Err(e) = map.advise_range(memmap2::Advice::PopulateRead, first, len) {
+        // A system that does not know this advice says that it is invalid.
+        return e.kind() == io::ErrorKind::InvalidInput;
+    }
     #[cfg(not(target_os = "linux"))]
     let _ = (map, first, len);
+    true
 }
 
 fn hash(bytes: &[u8]) -> String {

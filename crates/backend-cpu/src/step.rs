@@ -169,6 +169,8 @@ pub(crate) struct RoomShape {
     pub per_call: usize,
     /// Bytes for the activations of quantised weights.
     pub activation_bytes: u64,
+    /// Bytes for the activations of weights of `bf16`.
+    pub rounded_bytes: u64,
 }
 
 impl RoomShape {
@@ -177,7 +179,7 @@ impl RoomShape {
         let numbers = self.floats.iter().chain(&self.ids).sum::<usize>()
             + self.per_thread * n_threads
             + self.per_call;
-        numbers as u64 * 4 + self.activation_bytes
+        numbers as u64 * 4 + self.activation_bytes + self.rounded_bytes
     }
 }
 

@@ -14,19 +14,24 @@ use serde_json::{Value, json};
 use crate::args::eval::AgreeArgs;
 use crate::exit::Usage;
 use crate::heldout::{Sets, wanted};
-use crate::interrupt::cancel_on_interrupt;
 use crate::tell::tell;
 use crate::{model, progress};
 
 /// Asks every backend the same, and lists where one parts from the first.
 pub fn run(args: &AgreeArgs) -> Result<()> {
     let sets = Sets::read(&args.sets.dir, &args.set, Some(args.limit))?;
+    if sets.questions.values().all(Vec::is_empty) {
+        return Err(Usage("there is no question in these sets".into()).into());
+    }
     let program = Arc::new(model::open(&args.model)?);
-    let cancel = cancel_on_interrupt()?;
+    // Nothing is lost if Ctrl-C ends the process at once.
+    let cancel = CancelToken::new();
     let registry = lapidary_backends::all();
     let mut present = present(&registry, args, &program)?.into_iter();
     let Some((name, mut first)) = present.next() else {
-        return Err(Usage("no backend is here to ask".into()).into());
+        let backend = registry.iter().next().map_or("none", |backend| backend.name());
+        let reason = "neither it nor another can load this model".to_string();
+        return Err(lapidary_backend::Error::Unavailable { backend, reason }.into());
     };
     let base = ask(args, name, &mut first, &sets, &cancel)?;
     let mut others = Vec::new();

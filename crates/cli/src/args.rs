@@ -235,7 +235,8 @@ pub struct RunArgs {
 }
 
 const RUN_HELP: &str = "\
-One word or path alone is a model; words with spaces between them are a prompt for the built-in one.
+One word or path alone is a model; words with spaces between them and no slash are
+a prompt for the built-in one.
 The name `pebble` is always the built-in model; a folder of that name is ./pebble.
 
   lapidary run \"Tell me a story about a brave fox.\"

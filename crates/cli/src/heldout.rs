@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 use crate::args::ModelArgs;
 use crate::args::eval::{HeldoutArgs, SetArgs};
 use crate::exit::Usage;
-use crate::interrupt::cancel_on_interrupt;
 use crate::model::{self, MediaNeed, Wanted};
 use crate::progress;
 use crate::tokens::read_text;
@@ -27,8 +26,12 @@ const WINDOW: usize = 511;
 pub fn run(args: &HeldoutArgs) -> Result<()> {
     let sets = Sets::read(&args.sets.dir, &args.set, args.limit)?;
     let program = model::open(&args.model)?;
-    let cancel = cancel_on_interrupt()?;
-    let against = args.against.as_deref().map(|path| model::open(&ModelArgs::at(path)));
+    // Nothing is lost if Ctrl-C ends the process at once.
+    let cancel = CancelToken::new();
+    let against = args
+        .against
+        .as_deref()
+        .map(|path| model::open(&ModelArgs { no_mmap: args.model.no_mmap, ..ModelArgs::at(path) }));
     let against = against.transpose()?;
     let name = program.metadata().name.clone();
     let found = measure(args, name, program, (&sets, &cancel))?;

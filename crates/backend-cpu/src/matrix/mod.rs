@@ -153,11 +153,15 @@ impl PackedWeight {
         }
     }
 
-    /// Bytes that activations of so many rows take beside it.
+    /// Bytes that activations of so many rows take as bytes.
     pub(crate) fn activation_bytes(decl: &WeightDecl, n_rows: usize) -> u64 {
-        match (Form::of(decl), &decl.encoding) {
-            (Some(form), _) => Activations::size_bytes(n_rows, form.cols),
-            (None, Encoding::Dense(DType::Bf16)) => 2 * (n_rows * (decl.cols() + 1)) as u64,
+        Form::of(decl).map_or(0, |form| Activations::size_bytes(n_rows, form.cols))
+    }
+
+    /// Bytes that activations of so many rows take if they are rounded to `bf16`.
+    pub(crate) fn rounded_bytes(decl: &WeightDecl, n_rows: usize) -> u64 {
+        match decl.encoding {
+            Encoding::Dense(DType::Bf16) => 2 * (n_rows * decl.cols().next_multiple_of(2)) as u64,
             _ => 0,
         }
     }
