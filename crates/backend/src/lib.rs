@@ -118,6 +118,11 @@ pub trait Backend: Send + Sync {
     /// The devices that can be used now; `Err` says why there is none.
     fn probe(&self) -> Result<Vec<Device>>;
 
+    /// Why nobody who leaves the choice open should be given a device; `None` if they should.
+    fn passes_over(&self, _device: &Device) -> Option<String> {
+        None
+    }
+
     /// The most tokens of one call that this backend gains from.
     fn preferred_chunk(&self) -> u32;
 

@@ -38,7 +38,10 @@ impl Registry {
         let mut passed = Vec::new();
         for backend in self.iter() {
             match first_device(backend) {
-                Ok(device) => return Ok((backend, device, passed)),
+                Ok(device) => match backend.passes_over(&device) {
+                    None => return Ok((backend, device, passed)),
+                    Some(why) => passed.push(format!("backend `{}`: {why}", backend.name())),
+                },
                 Err(e) => passed.push(e.to_string()),
             }
         }
