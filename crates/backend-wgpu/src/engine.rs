@@ -1,0 +1,273 @@
+//! Runs compiled methods: feeds in, kernels in one or few submissions, outputs back.
+
+mod call;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use lapidary_backend::{
+    Engine, Error, Feed, FeedData, KvType, LoadOptions, Outputs, Result, Sizes, bind,
+};
+use lapidary_program::Program;
+
+use self::call::{Call, is_asked_feed, newest_key, readback_buffer};
+use crate::cache::Cache;
+use crate::compile::{Compiled, Fusing, RoomShape};
+use crate::device::Gpu;
+use crate::room::{Lasting, MAX_LENS, Room};
+use crate::speed;
+use crate::step::CompiledMethod;
+use crate::weights::{Wanted, Weights};
+
+/// A program on a GPU.
+pub(crate) struct WgpuEngine {
+    program: Arc<Program>,
+    options: LoadOptions,
+    lasting: Kept,
+    wanted: Wanted,
+    fast: Plan,
+    /// The same without fused ops, made when a trace is asked for.
+    traced: Option<Plan>,
+    buffers: Buffers,
+}
+
+/// What does not depend on a call.
+struct Kept {
+    gpu: Arc<Gpu>,
+    weights: Weights,
+    caches: Vec<Cache>,
+}
+
+/// Compiled methods with room for their values.
+struct Plan {
+    methods: BTreeMap<String, CompiledMethod>,
+    shape: RoomShape,
+    room: Room,
+}
+
+/// What grows with calls and is then kept.
+struct Buffers {
+    /// What the host reads outputs from.
+    readback: wgpu::Buffer,
+    /// Bytes and numbers on their way to the device.
+    bytes: Vec<u8>,
+    floats: Vec<f32>,
+}
+
+impl WgpuEngine {
+    pub(crate) fn new(
+        program: Arc<Program>,
+        options: LoadOptions,
+        gpu: Arc<Gpu>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self> {
+        let compiled = Compiled::new(&program, &options, &gpu.abilities, Fusing::On, None);
+        speed::measure(&gpu)?;
+        // Caches first: what does not fit should fail before minutes of reading.
+        let caches = compiled.caches.iter().map(|shape| shape.open(&gpu)).collect::<Result<_>>()?;
+        let weights = compiled.weights.load(&program, &gpu, progress)?;
+        let lasting = Kept { gpu, weights, caches };
+        let n_kernels = lasting.gpu.n_pipelines();
+        let (fast, wanted) = Plan::new(&lasting, compiled)?;
+        lasting.gpu.keep_pipelines(n_kernels);
+        let readback = readback_buffer(&lasting.gpu, 4)?;
+        let buffers = Buffers { readback, bytes: Vec::new(), floats: Vec::new() };
+        Ok(WgpuEngine { program, options, lasting, wanted, fast, traced: None, buffers })
+    }
+
+    /// Makes methods ready whose every value can be shown.
+    fn make_traced(&mut self) -> Result<()> {
+        if self.traced.is_none() {
+            let abilities = &self.lasting.gpu.abilities;
+            let wanted = self.wanted.clone();
+            let compiled =
+                Compiled::new(&self.program, &self.options, abilities, Fusing::Off, Some(wanted));
+            let (plan, wanted) = Plan::new(&self.lasting, compiled)?;
+            if wanted != self.wanted {
+                return Err(Error::Device("a trace asks for other weights".to_string()));
+            }
+            self.traced = Some(plan);
+        }
+        Ok(())
+    }
+}
+
+impl Kept {
+    fn lent(&self) -> Lasting<'_> {
+        Lasting { gpu: &self.gpu, weights: &self.weights, caches: &self.caches }
+    }
+}
+
+impl Plan {
+    /// Room for compiled methods, and the weights that they want.
+    fn new(lasting: &Kept, compiled: Compiled) -> Result<(Self, Wanted)> {
+        let Compiled { methods, weights, room: shape, planned, .. } = compiled;
+        if let Some((name, _)) = methods.iter().find(|(_, m)| m.dims.len() > MAX_LENS) {
+            let what = format!("method `{name}` has more than {MAX_LENS} lengths");
+            return Err(Error::Device(what));
+        }
+        let room = Room::new(lasting.lent(), &shape, &methods, planned)?;
+        Ok((Plan { methods, shape, room }, weights))
+    }
+
+    fn method(&self, name: &str) -> Result<&CompiledMethod> {
+        self.methods.get(name).ok_or_else(|| Error::Feed {
+            method: name.to_string(),
+            what: "it is not among the methods that were loaded".to_string(),
+        })
+    }
+
+    /// Makes room for a call whose windows have so many asked rows.
+    fn make_room(&mut self, lasting: &Kept, sizes: Sizes) -> Result<()> {
+        let have = self.room.sizes;
+        let need = Sizes {
+            tokens: have.tokens.max(sizes.tokens),
+            rows: have.rows.max(sizes.rows),
+            soft: have.soft.max(sizes.soft),
+            patches: have.patches.max(sizes.patches),
+            frames: have.frames.max(sizes.frames),
+        };
+        if need != have {
+            self.room = Room::new(lasting.lent(), &self.shape, &self.methods, need)?;
+        }
+        Ok(())
+    }
+
+    /// A call with room for it.
+    fn call<'a>(
+        &'a self,
+        (program, lasting): (&'a Program, &'a Kept),
+        name: &str,
+        fed: &'a [FeedData<'a>],
+        sizes: Sizes,
+        buffers: &'a mut Buffers,
+    ) -> Result<Call<'a>> {
+        Ok(Call {
+            program,
+            gpu: &lasting.gpu,
+            weights: &lasting.weights,
+            method: self.method(name)?,
+            ready: &self.room.methods[name],
+            room: &self.room,
+            readback: &mut buffers.readback,
+            bytes: &mut buffers.bytes,
+            floats: &mut buffers.floats,
+            fed,
+            sizes,
+            keys: newest_key(program, name, fed)?,
+            work: 0,
+        })
+    }
+}
+
+impl Engine for WgpuEngine {
+    fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    fn options(&self) -> &LoadOptions {
+        &self.options
+    }
+
+    fn describe(&self) -> String {
+        let kv = if self.options.kv_type() == KvType::F32 { "f32" } else { "bf16" };
+        let methods = self.fast.methods.iter().map(|(name, method)| {
+            let n = method.steps.iter().map(|step| step.nodes.len()).sum();
+            let n = grouped(n);
+            format!(" · {name}: {n} of {n} ops")
+        });
+        format!("{} · KV {kv}{}", self.lasting.gpu.name, methods.collect::<String>())
+    }
+
+    fn run(&mut self, method: &str, feeds: &[Feed<'_>], outputs: &mut Outputs) -> Result<()> {
+        let (sizes, fed) = bind(&self.program, method, feeds, &self.options)?;
+        let compiled = self.fast.method(method)?;
+        self.lasting.gpu.check()?;
+        let planned = self.fast.room.sizes.rows;
+        let window = if compiled.windows { sizes.rows.min(planned) } else { sizes.rows };
+        let first = Sizes { rows: window, ..sizes };
+        self.fast.make_room(&self.lasting, first)?;
+        let source = (&*self.program, &self.lasting);
+        let mut call = self.fast.call(source, method, &fed, first, &mut self.buffers)?;
+        let start = Instant::now();
+        let n_once = call.method.n_once;
+        call.feed(|_| true, 0)?;
+        call.record(0..n_once)?;
+        let mut from = 0;
+        loop {
+            call.sizes.rows = window.min(sizes.rows - from);
+            if from > 0 {
+                call.feed(is_asked_feed, from)?;
+            }
+            call.record(n_once..call.method.steps.len())?;
+            call.read(outputs, sizes, from)?;
+            from += call.sizes.rows;
+            if from >= sizes.rows {
+                break;
+            }
+        }
+        call.gpu.speed.learn(call.work, start.elapsed());
+        outputs.truncate(call.method.outputs.len());
+        Ok(())
+    }
+
+    fn trace(
+        &mut self,
+        method: &str,
+        feeds: &[Feed<'_>],
+        sink: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<()> {
+        let (sizes, fed) = bind(&self.program, method, feeds, &self.options)?;
+        self.fast.method(method)?;
+        self.lasting.gpu.check()?;
+        self.make_traced()?;
+        let Some(plan) = &mut self.traced else { return Ok(()) };
+        plan.make_room(&self.lasting, sizes)?;
+        let source = (&*self.program, &self.lasting);
+        let mut call = plan.call(source, method, &fed, sizes, &mut self.buffers)?;
+        call.feed(|_| true, 0)?;
+        // Steps run in an order of their own; what comes too early waits.
+        let mut early: BTreeMap<usize, Option<Vec<f32>>> = BTreeMap::new();
+        let mut next = 0;
+        for (i, step) in call.method.steps.iter().enumerate() {
+            call.record(i..i + 1)?;
+            let mut shown = step.shown.iter();
+            for node in &step.nodes {
+                let values = shown.next().map(|value| call.value(*value)).transpose()?;
+                early.insert(*node, values);
+            }
+            while let Some(values) = early.remove(&next) {
+                if let Some(values) = values {
+                    sink(next, &values);
+                }
+                next += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A number with commas between thousands.
+fn grouped(n: usize) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn thousands_are_grouped() {
+        assert_eq!(
+            [7, 999, 1204, 1_000_000].map(super::grouped),
+            ["7", "999", "1,204", "1,000,000"]
+        );
+    }
+}

@@ -1,0 +1,177 @@
+//! What the host makes for a call: rows of tables, and the angles of ropes.
+//!
+//! Tables stay in the program's store, in the mapped file if there is one. Angles are made here
+//! because a GPU's sines are poor for the large angles of long contexts.
+
+use lapidary_backend::{FeedData, Result};
+use lapidary_program::{AxialRopeSpec, MemoryStore, Part, Program, RopeSpec, Weight, WeightDecl};
+use std::borrow::Cow;
+
+/// How the host comes by what it feeds.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum HostFeed {
+    /// The caller gives it: input number.
+    Input(usize),
+    /// Rows of a table.
+    Rows(TableRows),
+    /// Cosines and sines of positions, which are an input.
+    Angles { positions: usize, frequencies: Vec<f32> },
+    /// Cosines of columns and of rows, then their sines; both are inputs.
+    AxialAngles { columns: usize, rows: usize, frequencies: Vec<f32> },
+}
+
+/// Rows `start + stride·id` of a table, times `scale`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct TableRows {
+    pub table: usize,
+    /// The input that holds ids.
+    pub ids: usize,
+    pub scale: f32,
+    pub start: usize,
+    pub stride: usize,
+    /// A row, and the input that says where it is read instead.
+    pub soft: Option<(usize, usize)>,
+}
+
+/// A table on the host.
+pub(crate) enum Table {
+    /// In the program's store, which lends its bytes or makes single rows.
+    Stored { name: String, row_by_row: bool },
+    /// Here, because the store would make the whole table anew each time it is asked.
+    Kept { name: String, store: MemoryStore },
+}
+
+/// `theta^(−2i/head_dim) / factor` for each pair that rotates.
+pub(crate) fn frequencies(spec: &RopeSpec) -> Vec<f32> {
+    let frequency = |i: u32| {
+        let exponent = -2.0 * f64::from(i) / f64::from(spec.head_dim);
+        (spec.theta.powf(exponent) / spec.factor) as f32
+    };
+    (0..spec.rotated_pairs).map(frequency).collect()
+}
+
+/// The same for each half of a head that turns in two directions.
+pub(crate) fn axial_frequencies(spec: &AxialRopeSpec) -> Vec<f32> {
+    let half = spec.head_dim / 2;
+    frequencies(&RopeSpec {
+        head_dim: half,
+        theta: spec.theta,
+        rotated_pairs: half / 2,
+        factor: 1.0,
+    })
+}
+
+/// What a store would make whole each time it is asked.
+pub(crate) fn is_made_whole(program: &Program, name: &str) -> Result<bool> {
+    let decl: &WeightDecl = &program.weights()[name];
+    for part in Part::ALL.into_iter().filter(|part| decl.part_bytes(*part) > 0) {
+        if program.store().make_rows(name, part, 0..1).is_none()
+            && matches!(program.store().part(name, part)?, Cow::Owned(_))
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+impl Table {
+    pub(crate) fn new(program: &Program, name: &str) -> Result<Self> {
+        let name = name.to_string();
+        if !is_made_whole(program, &name)? {
+            let row_by_row = program.store().make_rows(&name, Part::Data, 0..1).is_some();
+            return Ok(Table::Stored { name, row_by_row });
+        }
+        let weight = program.weight(&name)?;
+        let mut store = MemoryStore::new();
+        for part in Part::ALL {
+            let bytes = weight.part(part);
+            if !bytes.is_empty() {
+                store.insert(&name, part, bytes.to_vec());
+            }
+        }
+        Ok(Table::Kept { name, store })
+    }
+
+    /// Reads rows by number, each times `scale`.
+    fn read(
+        &self,
+        program: &Program,
+        rows: impl Iterator<Item = usize>,
+        scale: f32,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let (name, whole) = match self {
+            Table::Stored { name, row_by_row: true } => (name, None),
+            Table::Stored { name, .. } => (name, Some(program.weight(name)?)),
+            Table::Kept { name, store } => {
+                (name, Some(Weight::fetch(name, &program.weights()[name], store)?))
+            }
+        };
+        let channels = program.weights()[name].cols();
+        for (row, out) in rows.zip(out.chunks_exact_mut(channels.max(1))) {
+            match &whole {
+                Some(weight) => weight.row_f32(row, out),
+                None => program.weight_rows(name, row..row + 1)?.row_f32(0, out),
+            }
+            out.iter_mut().for_each(|x| *x *= scale);
+        }
+        Ok(())
+    }
+}
+
+impl HostFeed {
+    /// Makes the rows `from ..` of what it feeds; `out` holds as many as are wanted.
+    pub(crate) fn make(
+        &self,
+        program: &Program,
+        tables: &[Table],
+        fed: &[FeedData<'_>],
+        from: usize,
+        out: &mut [f32],
+    ) -> Result<()> {
+        match self {
+            HostFeed::Input(_) => {}
+            HostFeed::Rows(TableRows { table, ids, scale, start, stride, soft }) => {
+                let soft = soft.map(|(row, index)| (row, indices(fed, index)));
+                let rows =
+                    indices(fed, *ids).iter().enumerate().skip(from).map(|(t, id)| match soft {
+                        Some((row, index)) if index[t] >= 0 => row,
+                        _ => start + stride * *id as usize,
+                    });
+                tables[*table].read(program, rows, *scale, out)?;
+            }
+            HostFeed::Angles { positions, frequencies } => {
+                let positions = &indices(fed, *positions)[from..];
+                let rows = out.chunks_exact_mut((2 * frequencies.len()).max(1));
+                for (row, position) in rows.zip(positions) {
+                    let (cosines, sines) = row.split_at_mut(frequencies.len());
+                    angles(*position, frequencies, cosines, sines);
+                }
+            }
+            HostFeed::AxialAngles { columns, rows, frequencies } => {
+                let places =
+                    indices(fed, *columns)[from..].iter().zip(&indices(fed, *rows)[from..]);
+                let n = frequencies.len();
+                for (out, (column, row)) in out.chunks_exact_mut((4 * n).max(1)).zip(places) {
+                    let (cosines, sines) = out.split_at_mut(2 * n);
+                    angles(*column, frequencies, &mut cosines[..n], &mut sines[..n]);
+                    angles(*row, frequencies, &mut cosines[n..], &mut sines[n..]);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn indices<'a>(fed: &[FeedData<'a>], input: usize) -> &'a [i32] {
+    match fed[input] {
+        FeedData::I32(data) => data,
+        FeedData::F32(_) => unreachable!("validation typed this input as i32"),
+    }
+}
+
+fn angles(position: i32, frequencies: &[f32], cosines: &mut [f32], sines: &mut [f32]) {
+    for (frequency, (c, s)) in frequencies.iter().zip(cosines.iter_mut().zip(sines)) {
+        (*s, *c) = (position as f32 * frequency).sin_cos();
+    }
+}

@@ -1,0 +1,162 @@
+//! Runs programs on GPUs through Vulkan, Metal, DX12 and WebGPU: one set of WGSL kernels.
+//!
+//! `load` compiles each method into kernels with planned buffers and writes the weights to the
+//! device a few rows at a time; `run` records them all, submits, and reads the outputs back.
+//! Every kernel that needs more than the least GPU has another that does not.
+//! This room knows programs and the backend contract. It knows no model family, no tokeniser and no
+//! other backend.
+//!
+//! `LAPIDARY_GPU_FEATURES` takes `none`, `all`, or some of `subgroups,f16,matrices,limits`, and so
+//! overrides what kernels may use: everything that the device has.
+
+mod adapter;
+mod cache;
+mod compile;
+mod derived;
+mod device;
+mod engine;
+#[cfg(test)]
+mod faults;
+mod fuse;
+mod host;
+mod linear;
+mod ops;
+mod pipeline_cache;
+mod room;
+mod shader;
+mod speed;
+mod step;
+mod template;
+#[cfg(test)]
+mod translate;
+mod weights;
+
+use std::sync::Arc;
+
+use lapidary_backend::{Backend, Device, Engine, LoadOptions, MemoryPlan, Result};
+use lapidary_program::{Op, Program};
+
+use crate::adapter::{Adapter, Api, Switches};
+use crate::cache::CacheShape;
+use crate::compile::{Compiled, Fusing};
+use crate::device::Gpu;
+use crate::engine::WgpuEngine;
+use crate::room::Room;
+
+/// Tokens of one call on a GPU of its own.
+const CHUNK: u32 = 512;
+
+/// Runs programs on the GPUs that one system reaches.
+#[derive(Clone, Copy, Debug)]
+pub struct WgpuBackend {
+    api: Api,
+    /// What kernels may use; the environment says it if this does not.
+    switches: Option<Switches>,
+}
+
+impl WgpuBackend {
+    /// Through Vulkan.
+    pub const VULKAN: Self = Self::new(Api::Vulkan);
+    /// Through Metal.
+    pub const METAL: Self = Self::new(Api::Metal);
+    /// Through Direct3D 12.
+    pub const DX12: Self = Self::new(Api::Dx12);
+    /// Through a browser.
+    pub const WEBGPU: Self = Self::new(Api::WebGpu);
+
+    const fn new(api: Api) -> Self {
+        WgpuBackend { api, switches: None }
+    }
+
+    /// The same with kernels that use nothing but what every GPU has.
+    pub const fn with_least(self) -> Self {
+        WgpuBackend { switches: Some(Switches::NONE), ..self }
+    }
+
+    /// The same with weights in buffers of so many bytes at most; for tests of what large models
+    /// need.
+    pub const fn with_shards(self, max_bytes: u64) -> Self {
+        let switches = match self.switches {
+            Some(switches) => switches,
+            None => Switches::ALL,
+        };
+        WgpuBackend { switches: Some(Switches { shard: Some(max_bytes), ..switches }), ..self }
+    }
+}
+
+impl WgpuBackend {
+    fn open(&self, device: &Device, options: &LoadOptions) -> Result<Arc<Gpu>> {
+        let adapter = self.api.adapter(device, self.switches)?;
+        Gpu::open(self.api, &adapter, options.pack_cache.as_deref())
+    }
+}
+
+impl Backend for WgpuBackend {
+    fn name(&self) -> &'static str {
+        self.api.name()
+    }
+
+    fn probe(&self) -> Result<Vec<Device>> {
+        Ok(self.api.adapters(self.switches)?.iter().map(Adapter::device).collect())
+    }
+
+    fn passes_over(&self, device: &Device) -> Option<String> {
+        let software = device.isa == adapter::SOFTWARE;
+        software.then(|| format!("{} is no GPU, but software", device.name))
+    }
+
+    fn preferred_chunk(&self) -> u32 {
+        let adapters = self.api.adapters(self.switches).unwrap_or_default();
+        adapters.first().map_or(CHUNK, |adapter| match adapter.device().isa.as_str() {
+            adapter::SOFTWARE => CHUNK / 8,
+            "integrated" => CHUNK / 2,
+            _ => CHUNK,
+        })
+    }
+
+    fn missing_ops(&self, program: &Program, method: &str) -> Vec<&'static str> {
+        let Some(method) = program.methods().get(method) else { return Vec::new() };
+        let n_inputs = method.graph.inputs.len();
+        let lacks = |node: &&lapidary_program::Node| match &node.op {
+            // The host gathers rows and makes angles, and knows only what it is fed.
+            Op::Embed { .. } => node.inputs.iter().any(|id| id.index() >= n_inputs),
+            Op::Rope(_) | Op::AxialRope(_) => {
+                node.inputs.iter().skip(1).any(|id| id.index() >= n_inputs)
+            }
+            _ => false,
+        };
+        let mut kinds: Vec<_> =
+            method.graph.nodes.iter().filter(lacks).map(|node| node.op.kind()).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        kinds
+    }
+
+    fn plan(&self, program: &Program, options: &LoadOptions) -> Result<MemoryPlan> {
+        let adapters = self.api.adapters(self.switches)?;
+        let compiled = Compiled::new(program, options, &adapters[0].abilities, Fusing::On, None);
+        Ok(MemoryPlan {
+            weights: compiled.weights.size_bytes(program)?,
+            kv: compiled.caches.iter().map(CacheShape::size_bytes).sum(),
+            activations: Room::size_bytes(&compiled.room, &compiled.methods, compiled.planned),
+        })
+    }
+
+    fn load(
+        &self,
+        program: &Arc<Program>,
+        device: &Device,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Box<dyn Engine>> {
+        let gpu = match self.open(device, options) {
+            Ok(gpu) => gpu,
+            // A device that was lost may be there again, but not behind the adapter that was known.
+            Err(_) => {
+                adapter::forget_adapters(self.api);
+                self.open(device, options)?
+            }
+        };
+        Ok(Box::new(WgpuEngine::new(program.clone(), options.clone(), gpu, progress)?))
+    }
+}

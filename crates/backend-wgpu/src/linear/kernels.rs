@@ -1,0 +1,158 @@
+//! The kernels of `linear`, each with the constants that its template asks for.
+
+use super::form::{PackedForm, Step, UNIT};
+use super::tuning::{CoopTile, MatvecTile};
+use crate::shader::Shader;
+
+/// What kernels of all kinds depend on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Variant {
+    pub form: PackedForm,
+    /// Matrices that stand together.
+    pub outs: usize,
+    pub bias: bool,
+}
+
+impl Variant {
+    fn shader(&self, stem: &'static str) -> Shader {
+        let shader = Shader::new(stem)
+            .unchecked()
+            .with("BIAS", self.bias)
+            .constant("BITS", self.form.codes.number())
+            .constant("V", self.form.codes.quads() as u32)
+            .constant("OUTS", self.outs as u32);
+        match self.form.factors {
+            Some(factors) => shader
+                .with("AFFINE", factors.affine)
+                .with("HALVES", factors.step == Step::Half)
+                .constant("SCALE", factors.scales.number())
+                .constant("OFF", factors.offset.into())
+                .constant("UPS", self.form.units_per_step().min(2) as u32),
+            None => shader.constant("SCALE", 0).constant("OFF", 0).constant("UPS", 1),
+        }
+    }
+
+    /// For so many tokens at most, whose activations may be bytes; with a gate, what it makes.
+    pub(crate) fn matvec(
+        &self,
+        tile: &MatvecTile,
+        tokens: usize,
+        bytes: bool,
+        gate: bool,
+        subgroup: usize,
+    ) -> Shader {
+        self.shader("linear/matvec")
+            .with("SUBGROUPS", subgroup > 0)
+            .with("RAGGED", !self.form.cols.is_multiple_of(UNIT))
+            .constant("TOK", tokens as u32)
+            .constant("MODE", bytes.into())
+            .constant("NT", tile.invocations as u32)
+            .constant("R", tile.tiles as u32)
+            .constant("UNR", tile.unroll as u32)
+            .constant("SG", subgroup as u32)
+            .constant("GLU", gate.into())
+    }
+
+    /// For many tokens, by cooperative matrices; `whole` if vectors of four can be written.
+    pub(crate) fn coop(&self, tile: &CoopTile, split: usize, whole: bool) -> Shader {
+        let (words, taken) = tile.words(&self.form);
+        self.shader("linear/coop")
+            .with("F16", true)
+            .with("SUBGROUPS", true)
+            .with("MATRICES", true)
+            .with("WHOLE", whole)
+            .constant("BM", tile.bm as u32)
+            .constant("BN", tile.bn as u32)
+            .constant("WM", tile.wm as u32)
+            .constant("WN", tile.wn as u32)
+            .constant("BK", tile.bk as u32)
+            .constant("NT", tile.invocations() as u32)
+            .constant("WPT", words as u32)
+            .constant("WL", taken as u32)
+            .constant("XL", (tile.bm * tile.bk / 8 / tile.invocations()) as u32)
+            .constant("SPLIT", split as u32)
+    }
+
+    /// What adds the parts of a split sum.
+    pub(crate) fn join(&self, split: usize) -> Shader {
+        Shader::new("linear/join")
+            .with("BIAS", self.bias)
+            .constant("OUTS", self.outs as u32)
+            .constant("SPLIT", split as u32)
+    }
+
+    /// For many tokens, with nothing but workgroup memory.
+    pub(crate) fn tile(&self) -> Shader {
+        self.shader("linear/tile")
+    }
+}
+
+/// Activations as bytes.
+pub(crate) fn rows_to_bytes() -> Shader {
+    Shader::new("linear/rows_to_bytes").constant("MODE", 1)
+}
+
+/// Activations in `f16`.
+pub(crate) fn rows_to_halves() -> Shader {
+    Shader::new("linear/rows_to_halves").with("F16", true)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use lapidary_backend::Precision;
+    use lapidary_program::{DType, QuantLayout, ScaleFormat, WeightDecl};
+
+    use super::{Variant, rows_to_bytes, rows_to_halves};
+    use crate::linear::{MatvecTile, PackedForm, Tuning};
+    use crate::shader::Shader;
+
+    fn forms() -> Vec<PackedForm> {
+        let nested = ScaleFormat::Nested { per: 16, sub: DType::I8, dtype: DType::F16 };
+        let six = QuantLayout { bits: 6, group: 16, offset: 32, scale: nested, affine: false };
+        let decls = [
+            WeightDecl::dense([64, 300], DType::Bf16),
+            WeightDecl::dense([64, 256], DType::F16),
+            WeightDecl::dense([64, 256], DType::F32),
+            WeightDecl::quant([64, 256], QuantLayout::symmetric(4, 32, DType::F16)),
+            WeightDecl::quant([64, 256], QuantLayout::affine(4, 64, DType::Bf16)),
+            WeightDecl::quant([64, 256], QuantLayout::affine(4, 16, DType::F32)),
+            WeightDecl::quant([64, 300], QuantLayout::symmetric(8, 300, DType::F32)),
+            WeightDecl::quant([64, 256], six),
+        ];
+        decls.iter().map(|decl| PackedForm::of(decl, Precision::Fast).unwrap()).collect()
+    }
+
+    /// Kernels that every GPU may be given.
+    pub(crate) fn variants() -> Vec<Shader> {
+        let mut all = vec![rows_to_bytes()];
+        for form in forms() {
+            for (outs, bias) in [(1, true), (3, false)] {
+                let variant = Variant { form, outs, bias };
+                all.push(variant.tile());
+                all.push(variant.join(4));
+                for (tokens, subgroup) in [(1, 0), (8, 0), (4, 32)] {
+                    let tile = MatvecTile { invocations: 256, tiles: 2, unroll: 2 };
+                    let bytes = form.factors.is_some() && tokens != 8;
+                    all.push(variant.matvec(&tile, tokens, bytes, outs == 1 && !bias, subgroup));
+                }
+            }
+        }
+        all
+    }
+
+    /// Kernels for those that have cooperative matrices.
+    pub(crate) fn matrix_variants() -> Vec<Shader> {
+        let mut all = vec![rows_to_halves()];
+        for form in forms().into_iter().filter(|f| f.codes != crate::linear::Codes::F32) {
+            for (_, tile) in Tuning::COOP {
+                let tile = tile.fitted(&form);
+                for (outs, bias, split, whole) in
+                    [(1, true, 1, false), (3, false, 1, true), (1, false, 2, true)]
+                {
+                    all.push(Variant { form, outs, bias }.coop(&tile, split, whole));
+                }
+            }
+        }
+        all
+    }
+}

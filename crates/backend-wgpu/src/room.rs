@@ -1,0 +1,164 @@
+//! Buffers for the values of one call, and the kernels bound to them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use lapidary_backend::{Result, Sizes};
+
+use crate::cache::Cache;
+use crate::compile::RoomShape;
+use crate::device::{Gpu, Pipeline};
+use crate::step::{Bound, CompiledMethod, Dispatch, Place};
+use crate::weights::Weights;
+
+/// Where bindings may begin.
+const ALIGN: u64 = 256;
+/// Bytes of one kernel's `Params`.
+pub(crate) const PARAMS_BYTES: u64 = 128;
+/// Lengths of one call, as `prelude.wgsl` has them.
+pub(crate) const MAX_LENS: usize = 32;
+
+/// Buffers of all methods, for calls of certain sizes at most.
+pub(crate) struct Room {
+    pub sizes: Sizes,
+    pub buffers: Vec<wgpu::Buffer>,
+    pub feeds: wgpu::Buffer,
+    pub methods: BTreeMap<String, Ready>,
+}
+
+/// A method whose kernels are compiled and bound.
+pub(crate) struct Ready {
+    /// Where each feed stands.
+    pub places: Vec<Range<u64>>,
+    /// The lengths of a call.
+    pub call: wgpu::Buffer,
+    /// By step, and then by kernel.
+    pub steps: Vec<Vec<(Pipeline, wgpu::BindGroup)>>,
+}
+
+/// What kernels are bound to besides the room.
+#[derive(Clone, Copy)]
+pub(crate) struct Lasting<'a> {
+    pub gpu: &'a Gpu,
+    pub weights: &'a Weights,
+    pub caches: &'a [Cache],
+}
+
+/// Where each feed of a method stands, and the bytes of all.
+pub(crate) fn feed_places(method: &CompiledMethod, sizes: Sizes) -> (Vec<Range<u64>>, u64) {
+    let mut at = 0;
+    let places = method.feeds.iter().map(|feed| {
+        let len = sizes.len(feed.rows) * feed.channels;
+        let place = at..at + (len as u64 * 4).max(16);
+        at = place.end.next_multiple_of(ALIGN);
+        place
+    });
+    (places.collect(), at)
+}
+
+impl Room {
+    /// Bytes that a room takes.
+    pub(crate) fn size_bytes(
+        shape: &RoomShape,
+        methods: &BTreeMap<String, CompiledMethod>,
+        sizes: Sizes,
+    ) -> u64 {
+        let feeds = methods.values().map(|m| feed_places(m, sizes).1).max().unwrap_or(0);
+        let kernels = methods.values().flat_map(|m| &m.steps).map(|s| s.dispatches.len() as u64);
+        shape.size_bytes(sizes) + feeds + kernels.sum::<u64>() * ALIGN
+    }
+
+    pub(crate) fn new(
+        lasting: Lasting<'_>,
+        shape: &RoomShape,
+        methods: &BTreeMap<String, CompiledMethod>,
+        sizes: Sizes,
+    ) -> Result<Self> {
+        let gpu = lasting.gpu;
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
+        let buffer = |b: usize| {
+            let bytes = shape.len(b, sizes) as u64 * 4;
+            gpu.buffer("activations", bytes, usage | wgpu::BufferUsages::COPY_SRC)
+        };
+        let buffers = (0..shape.buffers.len()).map(buffer).collect::<Result<_>>()?;
+        let feeds = methods.values().map(|m| feed_places(m, sizes).1).max().unwrap_or(0);
+        let feeds = gpu.buffer("feeds", feeds, usage)?;
+        let mut room = Room { sizes, buffers, feeds, methods: BTreeMap::new() };
+        for (name, method) in methods {
+            let ready = room.ready(lasting, method)?;
+            room.methods.insert(name.clone(), ready);
+        }
+        Ok(room)
+    }
+
+    fn ready(&self, lasting: Lasting<'_>, method: &CompiledMethod) -> Result<Ready> {
+        let gpu = lasting.gpu;
+        let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
+        let call = gpu.buffer("lengths of a call", MAX_LENS as u64 * 4, usage)?;
+        let kernels = method.steps.iter().flat_map(|s| &s.dispatches);
+        let mut words = Vec::new();
+        for kernel in kernels {
+            let start = words.len();
+            words.extend(kernel.words.iter().flat_map(|w| w.to_le_bytes()));
+            words.resize(start + ALIGN as usize, 0);
+        }
+        let params = gpu.buffer("params", words.len() as u64, usage)?;
+        gpu.queue.write_buffer(&params, 0, &words);
+        let (places, _) = feed_places(method, self.sizes);
+        let mut at = 0;
+        let mut steps = Vec::with_capacity(method.steps.len());
+        for step in &method.steps {
+            let mut ready = Vec::with_capacity(step.dispatches.len());
+            for kernel in &step.dispatches {
+                ready.push(self.bind(lasting, kernel, (&params, at), &call, &places)?);
+                at += ALIGN;
+            }
+            steps.push(ready);
+        }
+        gpu.check()?;
+        Ok(Ready { places, call, steps })
+    }
+
+    fn bind(
+        &self,
+        lasting: Lasting<'_>,
+        kernel: &Dispatch,
+        (params, at): (&wgpu::Buffer, u64),
+        call: &wgpu::Buffer,
+        places: &[Range<u64>],
+    ) -> Result<(Pipeline, wgpu::BindGroup)> {
+        let accesses: Vec<_> = kernel.bound.iter().map(|(_, access)| *access).collect();
+        let pipeline = lasting.gpu.pipeline(&kernel.shader, &accesses)?;
+        let part = |buffer, at: u64, size: u64| {
+            wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+                buffer,
+                offset: at,
+                size: wgpu::BufferSize::new(size),
+            })
+        };
+        let mut resources = vec![part(params, at, PARAMS_BYTES), call.as_entire_binding()];
+        for (bound, _) in &kernel.bound {
+            resources.push(match *bound {
+                Bound::Value(Place::Buffer(b)) => self.buffers[b].as_entire_binding(),
+                Bound::Value(Place::Feed(f)) => {
+                    part(&self.feeds, places[f].start, places[f].end - places[f].start)
+                }
+                Bound::Vector(id) => lasting.weights.vector(id),
+                Bound::Shard(id) => lasting.weights.shard(id),
+                Bound::Section(id, at, size) => lasting.weights.section(id, at, size),
+                Bound::Keys(c) => lasting.caches[c].keys.as_entire_binding(),
+                Bound::Values(c) => lasting.caches[c].values.as_entire_binding(),
+            });
+        }
+        let entries: Vec<_> = (0..)
+            .zip(resources)
+            .map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource })
+            .collect();
+        let group = lasting.gpu.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: Some(kernel.shader.stem),
+            layout: &pipeline.layout,
+            entries: &entries,
+        });
+        Ok((pipeline, group))
+    }
+}

@@ -1,0 +1,30 @@
+// soft_merge: y = x, with rows of soft in the place of some.
+struct Params {
+    len: u32,
+    channels: u32,
+}
+#include prelude
+#include elements
+
+@group(0) @binding(2) var<storage, read> x: array<f32>;
+@group(0) @binding(3) var<storage, read> soft_index: array<i32>;
+@group(0) @binding(4) var<storage, read> soft: array<f32>;
+@group(0) @binding(5) var<storage, read_write> y: array<f32>;
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let i = element(group, groups, lane);
+    if i >= len_of(params.len) * params.channels {
+        return;
+    }
+    let index = soft_index[i / params.channels];
+    if index < 0 {
+        y[i] = x[i];
+    } else {
+        y[i] = soft[u32(index) * params.channels + i % params.channels];
+    }
+}

@@ -1,0 +1,205 @@
+//! What a compiled method is made of: kernels with their operands, as data.
+//!
+//! Nothing here knows a device, so that `plan` needs none of its memory and tests can look at every
+//! kernel that a program asks for.
+
+use lapidary_backend::Sizes;
+use lapidary_program::{Dim, Sym};
+
+use crate::device::Access;
+use crate::host::HostFeed;
+use crate::shader::Shader;
+use crate::weights::{ShardId, VectorId};
+
+/// One entry point.
+pub(crate) struct CompiledMethod {
+    /// What the host writes before the first kernel.
+    pub feeds: Vec<FeedSpec>,
+    /// In the order in which they run.
+    pub steps: Vec<Step>,
+    /// Steps from here on are about asked rows, and run once for each window of those.
+    pub n_once: usize,
+    /// By graph output.
+    pub outputs: Vec<Output>,
+    /// The lengths that kernels ask for by number.
+    pub dims: Vec<Dim>,
+    /// Whether asked rows may be worked on in windows.
+    pub windows: bool,
+}
+
+/// What the caller gets.
+pub(crate) struct Output {
+    pub name: String,
+    pub value: Value,
+    /// Whether its numbers are indices.
+    pub indices: bool,
+}
+
+/// What stands in one region of the feeds.
+pub(crate) struct FeedSpec {
+    pub rows: Dim,
+    pub channels: usize,
+    pub source: HostFeed,
+}
+
+/// One op of the graph, or several that are done at once.
+pub(crate) struct Step {
+    pub nodes: Vec<usize>,
+    pub dispatches: Vec<Dispatch>,
+    /// The `f32` values that it makes; with nodes that are not fused, one for each that makes one.
+    pub shown: Vec<Value>,
+}
+
+/// One kernel with its operands.
+pub(crate) struct Dispatch {
+    pub shader: Shader,
+    /// What the kernel's `Params` hold.
+    pub words: Vec<u32>,
+    pub bound: Vec<(Bound, Access)>,
+    pub grid: Grid,
+    /// Lengths of which the kernel is meant for some only.
+    pub when: Option<When>,
+    pub work: Work,
+}
+
+/// A kernel that runs only if a length is in a range.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct When {
+    pub rows: Dim,
+    pub least: usize,
+    pub most: usize,
+}
+
+/// A buffer, or part of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bound {
+    Value(Place),
+    Vector(VectorId),
+    Shard(ShardId),
+    /// Some bytes of a shard: where they begin, and how many.
+    Section(ShardId, u64, u64),
+    /// The keys of a cache.
+    Keys(usize),
+    /// The values of a cache.
+    Values(usize),
+}
+
+/// A value's place and lengths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Value {
+    pub place: Place,
+    pub rows: Dim,
+    pub channels: usize,
+}
+
+/// Where a value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A region of the feeds.
+    Feed(usize),
+    /// A buffer of the room.
+    Buffer(usize),
+}
+
+/// Workgroups: `x` folded into two directions if it is long, or `x` times `y`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grid {
+    pub x: Count,
+    pub y: Count,
+}
+
+/// `⌈⌈rows / tile⌉ · times / over⌉`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Count {
+    pub rows: Dim,
+    pub tile: u64,
+    pub times: u64,
+    pub over: u64,
+}
+
+/// Multiplications of a kernel, about.
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::enum_variant_names)]
+pub(crate) enum Work {
+    /// So many for each row.
+    PerRow(Dim, u64),
+    /// So many for each row and each key that it sees, which are no more than the second.
+    PerKey(Dim, u64, u64),
+    /// So many for each pair of rows.
+    PerPair(Dim, u64),
+}
+
+impl Value {
+    /// Numbers that it has in a call of such sizes.
+    pub(crate) fn len(&self, sizes: Sizes) -> usize {
+        sizes.len(self.rows) * self.channels
+    }
+}
+
+impl Count {
+    /// One workgroup.
+    pub(crate) const ONE: Self = Count { rows: Dim::Fixed(1), tile: 1, times: 1, over: 1 };
+
+    /// A workgroup for each so many of `rows · times`.
+    pub(crate) fn of(rows: Dim, times: usize, over: u64) -> Self {
+        Count { rows, tile: 1, times: times as u64, over }
+    }
+
+    /// `times` workgroups for each tile of rows.
+    pub(crate) fn tiles(rows: Dim, tile: u64, times: usize) -> Self {
+        Count { rows, tile, times: times as u64, over: 1 }
+    }
+
+    fn get(&self, sizes: Sizes) -> u64 {
+        let tiles = (sizes.len(self.rows) as u64).div_ceil(self.tile);
+        tiles.saturating_mul(self.times).div_ceil(self.over)
+    }
+}
+
+impl Grid {
+    /// A grid in one direction.
+    pub(crate) fn flat(x: Count) -> Self {
+        Grid { x, y: Count::ONE }
+    }
+
+    /// Workgroups in each direction; `None` if there is nothing to do or too much to count.
+    pub(crate) fn groups(&self, sizes: Sizes, most: u32) -> Option<[u32; 3]> {
+        let (x, y) = (self.x.get(sizes), self.y.get(sizes));
+        if x == 0 || y == 0 {
+            return None;
+        }
+        let most = u64::from(most);
+        let (x, y) = if x > most && y == 1 {
+            (x.div_ceil(x.div_ceil(most)), x.div_ceil(most))
+        } else {
+            (x, y)
+        };
+        Some([u32::try_from(x).ok()?, u32::try_from(y).ok()?, 1])
+    }
+}
+
+impl Dispatch {
+    /// Whether this kernel is meant for a call of such sizes.
+    pub(crate) fn is_meant(&self, sizes: Sizes) -> bool {
+        self.when.is_none_or(|when| (when.least..=when.most).contains(&sizes.len(when.rows)))
+    }
+}
+
+impl Work {
+    /// Multiplications in a call of such sizes whose newest key is at `keys − 1`.
+    pub(crate) fn of(&self, sizes: Sizes, keys: u64) -> u64 {
+        let len = |rows: Dim| sizes.len(rows) as u64;
+        match *self {
+            Work::PerRow(rows, n) => len(rows).saturating_mul(n),
+            Work::PerKey(rows, n, most) => {
+                len(rows).saturating_mul(n).saturating_mul(keys.min(most))
+            }
+            Work::PerPair(rows, n) => len(rows).saturating_mul(len(rows)).saturating_mul(n),
+        }
+    }
+}
+
+/// Whether a length is that of the asked rows.
+pub(crate) fn is_asked(rows: Dim) -> bool {
+    matches!(rows, Dim::Sym(Sym::Rows) | Dim::Part { of: Sym::Rows, .. })
+}

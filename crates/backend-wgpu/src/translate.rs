@@ -1,0 +1,177 @@
+//! Tests that every kernel is valid and can be translated to what Metal, Vulkan and DX12 take, and
+//! that clang takes the Metal text for well typed.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use naga::back::{hlsl, msl, spv};
+use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
+
+use crate::linear::kernels::tests as linear;
+use crate::shader::{FILES, Shader};
+
+/// Every variant that ops ask for, with heads of up to 1024 channels.
+fn variants() -> Vec<Shader> {
+    let switches: &[(&'static str, &[&[&'static str]])] = &[
+        ("activate", &[&["GELU"], &["SILU"], &["RELU"]]),
+        ("experts_down", &[&[], &["MORE"]]),
+        ("kv_write", &[&[], &["HALVES"]]),
+        ("largest", &[&[], &["SHARES"]]),
+        ("layer_norm", &[&[], &["BIAS"]]),
+        ("linear_plain", &[&[], &["BIAS"]]),
+        ("rms_norm", &[&[], &["WEIGHT"]]),
+    ];
+    let mut all = linear::variants();
+    let is_main = |text: &str| text.contains("fn main(");
+    let unrolled = |stem: &str| stem.starts_with("linear/");
+    for (stem, text) in FILES.iter().filter(|(stem, text)| is_main(text) && !unrolled(stem)) {
+        if text.contains("ACC") || text.contains("SPLITS") {
+            all.extend(of_heads(stem));
+            continue;
+        }
+        let known = switches.iter().find(|(name, _)| name == stem);
+        for on in known.map_or(&[[].as_slice()] as &[_], |(_, sets)| sets) {
+            all.push(Shader { on: on.to_vec(), ..Shader::new(stem) });
+        }
+    }
+    all
+}
+
+fn of_heads(stem: &'static str) -> Vec<Shader> {
+    let mut all = Vec::new();
+    for quads in [1, 2, 4] {
+        let of = |stem| Shader::new(stem).constant("ACC", quads);
+        match stem {
+            "attention" => {
+                for (halves, horizons, split) in [
+                    (false, false, false),
+                    (true, true, false),
+                    (false, true, true),
+                    (true, false, true),
+                ] {
+                    for together in if quads > 2 { [1].as_slice() } else { &[1, 4] } {
+                        let shader = of(stem)
+                            .with("HALVES", halves)
+                            .with("HORIZONS", horizons)
+                            .with("SPLIT", split)
+                            .constant("GT", *together);
+                        all.push(if split { shader.constant("SPLITS", 16) } else { shader });
+                    }
+                }
+            }
+            "attention_join" => all.push(Shader::new(stem).constant("SPLITS", 16)),
+            "self_attention" => all.push(of(stem).constant("GT", if quads > 2 { 1 } else { 4 })),
+            _ => all.push(of(stem)),
+        }
+    }
+    all
+}
+
+/// A kernel as `naga` has it.
+fn parse(shader: &Shader) -> (naga::Module, ModuleInfo) {
+    let label = shader.label();
+    let text = shader.text().unwrap();
+    let module = naga::front::wgsl::parse_str(&text)
+        .unwrap_or_else(|e| panic!("{label}: {}", e.emit_to_string(&text)));
+    // Half floats in words, which every device has but those of WebGL.
+    let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    capabilities.set(Capabilities::SHADER_FLOAT16, shader.on.contains(&"F16"));
+    capabilities.set(Capabilities::SUBGROUP, shader.on.contains(&"SUBGROUPS"));
+    capabilities.set(Capabilities::COOPERATIVE_MATRIX, shader.on.contains(&"MATRICES"));
+    let info = Validator::new(ValidationFlags::all(), capabilities)
+        .validate(&module)
+        .unwrap_or_else(|e| panic!("{label}: {}", e.emit_to_string(&text)));
+    (module, info)
+}
+
+/// The Metal text of a kernel.
+fn metal(shader: &Shader) -> String {
+    let (module, info) = parse(shader);
+    let options = msl::Options { lang_version: (2, 3), ..Default::default() };
+    let made = msl::write_string(&module, &info, &options, &msl::PipelineOptions::default());
+    made.unwrap_or_else(|e| panic!("{}: {e}", shader.label())).0
+}
+
+#[test]
+fn every_kernel_becomes_spirv_metal_and_hlsl() {
+    let all = variants();
+    assert!(all.len() > FILES.len(), "{} variants", all.len());
+    for shader in &all {
+        let (module, info) = parse(shader);
+        let words = spv::write_vec(&module, &info, &spv::Options::default(), None);
+        assert!(words.is_ok_and(|w| !w.is_empty()), "{}", shader.label());
+        let options = hlsl::Options { shader_model: hlsl::ShaderModel::V6_0, ..Default::default() };
+        let (mut text, pipeline) = (String::new(), hlsl::PipelineOptions::default());
+        let made = hlsl::Writer::new(&mut text, &options, &pipeline).write(&module, &info, None);
+        assert!(
+            made.is_ok_and(|m| m.entry_point_names.iter().all(Result::is_ok)),
+            "{}",
+            shader.label()
+        );
+        assert!(metal(shader).contains("kernel void"), "{}", shader.label());
+    }
+}
+
+/// Only Vulkan has these.
+#[test]
+fn kernels_with_matrices_become_spirv() {
+    let all = linear::matrix_variants();
+    for shader in &all {
+        let (module, info) = parse(shader);
+        let options = spv::Options { lang_version: (1, 6), ..Default::default() };
+        let words = spv::write_vec(&module, &info, &options, None);
+        assert!(words.is_ok_and(|w| !w.is_empty()), "{}", shader.label());
+    }
+    assert!(all.len() > 10, "{} variants", all.len());
+}
+
+#[test]
+fn no_kernel_shares_more_than_16_kib() {
+    for shader in variants() {
+        let (module, _) = parse(&shader);
+        let mut layouter = naga::proc::Layouter::default();
+        layouter.update(module.to_ctx()).unwrap();
+        let shared = module.global_variables.iter();
+        let shared = shared.filter(|(_, v)| v.space == naga::AddressSpace::WorkGroup);
+        let bytes: u32 = shared.map(|(_, v)| layouter[v.ty].size.next_multiple_of(16)).sum();
+        assert!(bytes <= 16 << 10, "{} shares {bytes} bytes", shader.label());
+        let bound = module.global_variables.iter();
+        let n =
+            bound.filter(|(_, v)| matches!(v.space, naga::AddressSpace::Storage { .. })).count();
+        assert!(n <= 8, "{} binds {n} buffers", shader.label());
+    }
+}
+
+/// Whether clang takes a Metal text for well typed, with a header of ours in Apple's place.
+fn type_check(text: &str) -> Result<(), String> {
+    let header = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/metal");
+    let mut clang = Command::new("clang")
+        .args(["-x", "c++", "-std=c++14", "-fsyntax-only", "-Wno-everything", "-nostdinc"])
+        // In Metal, 1.0 is a float; and there are halves, which not every processor has.
+        .arg("--target=aarch64-unknown-linux-gnu")
+        .args(["-Xclang", "-cl-single-precision-constant", "-I", header, "-"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| e.to_string())?;
+    let mut input = clang.stdin.take().ok_or("clang has no input")?;
+    input.write_all(text.as_bytes()).map_err(|e| e.to_string())?;
+    drop(input);
+    let done = clang.wait_with_output().map_err(|e| e.to_string())?;
+    if done.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&done.stderr).into()) }
+}
+
+#[test]
+fn clang_takes_the_metal_text_for_well_typed() {
+    if Command::new("clang").arg("--version").output().is_err() {
+        _ = writeln!(std::io::stderr(), "SKIPPED: there is no clang");
+        return;
+    }
+    let planted = metal(&Shader::new("add")).replace("uint lane", "metal::float4 lane");
+    assert!(type_check(&planted).is_err(), "a wrong type was not found");
+    for shader in variants() {
+        if let Err(e) = type_check(&metal(&shader)) {
+            panic!("{}: {e}\n{}", shader.label(), metal(&shader));
+        }
+    }
+}

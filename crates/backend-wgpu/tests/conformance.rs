@@ -1,0 +1,64 @@
+//! The GPU backend against the reference: as the GPU is, and with nothing but what every GPU has.
+//!
+//! Mesa's software Vulkan is enough. Without any Vulkan the tests say so and pass.
+
+use std::io::Write as _;
+
+use lapidary_backend::Backend as _;
+use lapidary_backend_wgpu::WgpuBackend;
+use lapidary_conformance::{Report, suite};
+
+/// Prefixes of cases that the GPU backend may fail.
+const IGNORED: &[&str] = &[];
+
+const GPU: WgpuBackend = WgpuBackend::VULKAN;
+const LEAST_GPU: WgpuBackend = WgpuBackend::VULKAN.with_least();
+
+/// Checks a backend, if it has something to run on.
+fn check(backend: WgpuBackend, suite: impl Fn(&WgpuBackend) -> Report) {
+    match backend.probe() {
+        Ok(_) => suite(&backend).assert(IGNORED),
+        Err(e) => _ = writeln!(std::io::stderr(), "SKIPPED: {e}"),
+    }
+}
+
+fn random_models(backend: &WgpuBackend) -> Report {
+    let models = suite::random_models().into_iter();
+    models.flat_map(|(program, tokens)| suite::properties(backend, program, &tokens)).collect()
+}
+
+#[test]
+fn ops() {
+    check(GPU, |gpu| suite::ops(gpu));
+}
+
+#[test]
+fn ops_with_the_least() {
+    check(LEAST_GPU, |gpu| suite::ops(gpu));
+}
+
+/// Weights that are larger than a binding lie in several buffers.
+#[test]
+fn split_weights() {
+    for backend in [GPU, LEAST_GPU] {
+        check(backend.with_shards(8 << 10), |gpu| {
+            let kinds = ["linear", "experts", "router", "centroid_head"];
+            kinds.into_iter().flat_map(|kind| suite::op(gpu, kind)).collect()
+        });
+    }
+}
+
+#[test]
+fn graphs() {
+    check(GPU, |gpu| suite::graphs(gpu));
+}
+
+#[test]
+fn properties_of_random_models() {
+    check(GPU, random_models);
+}
+
+#[test]
+fn properties_of_random_models_with_the_least() {
+    check(LEAST_GPU, random_models);
+}
