@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{cargo, run};
+use crate::{cargo, packages, run};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 const LINKER: &str = "aarch64-linux-gnu-gcc";
@@ -53,18 +53,7 @@ fn install() -> Result<()> {
     if answers(LINKER) && answers(EMULATOR) && Path::new(LIBRARIES).is_dir() {
         return Ok(());
     }
-    eprintln!("xtask: installing {} (once)", PACKAGES.join(", "));
-    // Package lists may be missing or old, but fetching them takes longer than trying without.
-    apt_install()
-        .or_else(|_| {
-            run(Command::new("apt-get").args(["--quiet", "update"])).and_then(|()| apt_install())
-        })
-        .with_context(|| format!("as root: apt-get install {}", PACKAGES.join(" ")))
-}
-
-fn apt_install() -> Result<()> {
-    let options = ["--quiet", "--yes", "--no-install-recommends"];
-    run(Command::new("apt-get").arg("install").args(options).args(PACKAGES))
+    packages::install(&PACKAGES)
 }
 
 fn answers(tool: &str) -> bool {

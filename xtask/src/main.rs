@@ -2,6 +2,8 @@
 
 mod aarch64;
 mod deny;
+mod gpu;
+mod packages;
 mod real_model;
 mod rooms;
 mod tidy;
@@ -15,7 +17,8 @@ use anyhow::{Context, Result, bail};
 const HELP: &str = "\
 cargo xtask COMMAND
 
-  test        everything that CI checks: format, lints, rules, licences, tests, aarch64, real model
+  test        everything that CI checks: format, lints, rules, licences, tests, GPU, aarch64, real model
+  gpu         the GPU backend, compiled for the systems that are not here
   aarch64     the CPU backend's NEON kernels, under an emulator where need be
   tidy        the project's own rules: which room knows which, sizes, unsafe, names
   size        lines of each crate
@@ -27,6 +30,7 @@ fn main() -> ExitCode {
     let command = std::env::args().nth(1);
     let done = match command.as_deref() {
         Some("test") => test(),
+        Some("gpu") => gpu::check(&root()),
         Some("aarch64") => aarch64::test(&root()),
         Some("tidy") => tidy::check(&root()).and_then(|()| rooms::check(&root())),
         Some("size") => tidy::sizes(&root()),
@@ -55,6 +59,7 @@ fn test() -> Result<()> {
         run(cargo(&root).args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
     })?;
     step("dependencies", || deny::check(&root))?;
+    gpu::prepare();
     // The weights come first: tests that can use the real model find it through the environment.
     let weights = real_model::fetch(&root);
     step("tests", || {
@@ -66,6 +71,7 @@ fn test() -> Result<()> {
         }
         run(&mut tests)
     })?;
+    step("GPU", || gpu::check(&root))?;
     step("aarch64", || aarch64::test(&root))?;
     if weights.is_ok() {
         step("real model", || real_model::compare(&root, real_model::Extent::Short))?;

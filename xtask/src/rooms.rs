@@ -17,7 +17,16 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("lapidary-backend", &["lapidary-program"]),
     ("lapidary-reference", &["lapidary-program", "lapidary-backend"]),
     ("lapidary-backend-cpu", &["lapidary-program", "lapidary-backend"]),
-    ("lapidary-backends", &["lapidary-backend", "lapidary-backend-cpu", "lapidary-reference"]),
+    ("lapidary-backend-wgpu", &["lapidary-program", "lapidary-backend"]),
+    (
+        "lapidary-backends",
+        &[
+            "lapidary-backend",
+            "lapidary-backend-cpu",
+            "lapidary-backend-wgpu",
+            "lapidary-reference",
+        ],
+    ),
     ("lapidary-gemma", &["lapidary-program", "lapidary-quantise"]),
     ("lapidary-media", &["lapidary-program"]),
     ("lapidary-quantise", &["lapidary-program"]),
@@ -48,8 +57,17 @@ const ROOMS: &[(&str, &[&str])] = &[
 ];
 
 /// Rooms in whose sources no model of the family may be named.
-const NAMELESS: &[&str] =
-    &["program", "reference", "backend", "backend-cpu", "backends", "media", "quantise", "runner"];
+const NAMELESS: &[&str] = &[
+    "program",
+    "reference",
+    "backend",
+    "backend-cpu",
+    "backend-wgpu",
+    "backends",
+    "media",
+    "quantise",
+    "runner",
+];
 
 /// Fails on an edge that the table doesn't have, and on a crate that it doesn't know.
 pub fn check(root: &Path) -> Result<()> {

@@ -4,6 +4,8 @@ use std::sync::{Mutex, PoisonError};
 
 use lapidary_backend::{Device, Error, Result};
 
+use crate::memory;
+
 /// A system that GPUs are reached through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Api {
@@ -117,7 +119,8 @@ impl Adapter {
             wgpu::DeviceType::Cpu => SOFTWARE,
             wgpu::DeviceType::Other => "unknown",
         };
-        Device { name: info.name, isa: kind.to_string(), available_bytes: None, total_bytes: None }
+        let (total_bytes, available_bytes) = memory::of(&self.raw);
+        Device { name: info.name, isa: kind.to_string(), available_bytes, total_bytes }
     }
 }
 

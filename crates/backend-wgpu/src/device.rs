@@ -48,10 +48,7 @@ struct Faults {
 }
 
 /// GPUs that were opened; one that was lost is opened anew.
-static OPEN: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
-
-/// A GPU by what it was asked for with.
-type Opened = (Api, String, Abilities, Arc<Gpu>);
+static OPEN: Mutex<Vec<(Api, String, Abilities, Arc<Gpu>)>> = Mutex::new(Vec::new());
 
 impl Gpu {
     /// The GPU behind an adapter. What it compiles is kept in the folder that the first to open it

@@ -173,9 +173,10 @@ impl Engine for WgpuEngine {
     fn describe(&self) -> String {
         let kv = if self.options.kv_type() == KvType::F32 { "f32" } else { "bf16" };
         let methods = self.fast.methods.iter().map(|(name, method)| {
-            let n = method.steps.iter().map(|step| step.nodes.len()).sum();
-            let n = grouped(n);
-            format!(" · {name}: {n} of {n} ops")
+            let n = grouped(method.steps.iter().map(|step| step.nodes.len()).sum());
+            let one = Sizes { tokens: 1, rows: 1, soft: 1, patches: 1, frames: 1 };
+            let kernels = method.n_kernels(one, self.lasting.gpu.abilities.max_groups);
+            format!(" · {name}: {n} of {n} ops in {} kernels", grouped(kernels))
         });
         format!("{} · KV {kv}{}", self.lasting.gpu.name, methods.collect::<String>())
     }

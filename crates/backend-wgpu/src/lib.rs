@@ -20,6 +20,7 @@ mod faults;
 mod fuse;
 mod host;
 mod linear;
+mod memory;
 mod ops;
 mod pipeline_cache;
 mod room;

@@ -30,6 +30,8 @@ pub(crate) struct Room {
 pub(crate) struct Ready {
     /// Where each feed stands.
     pub places: Vec<Range<u64>>,
+    /// Whether a kernel reads it.
+    pub read: Vec<bool>,
     /// The lengths of a call.
     pub call: wgpu::Buffer,
     /// By step, and then by kernel.
@@ -116,7 +118,7 @@ impl Room {
             steps.push(ready);
         }
         gpu.check()?;
-        Ok(Ready { places, call, steps })
+        Ok(Ready { places, read: method.read_feeds(), call, steps })
     }
 
     fn bind(

@@ -119,7 +119,6 @@ pub(crate) struct Count {
 
 /// Multiplications of a kernel, about.
 #[derive(Clone, Copy, Debug)]
-#[allow(clippy::enum_variant_names)]
 pub(crate) enum Work {
     /// So many for each row.
     PerRow(Dim, u64),
@@ -175,6 +174,27 @@ impl Grid {
             (x, y)
         };
         Some([u32::try_from(x).ok()?, u32::try_from(y).ok()?, 1])
+    }
+}
+
+impl CompiledMethod {
+    /// Whether each feed is read by a kernel; the host need not write others.
+    pub(crate) fn read_feeds(&self) -> Vec<bool> {
+        let mut read = vec![false; self.feeds.len()];
+        let kernels = self.steps.iter().flat_map(|step| &step.dispatches);
+        for (bound, _) in kernels.flat_map(|kernel| &kernel.bound) {
+            if let Bound::Value(Place::Feed(feed)) = bound {
+                read[*feed] = true;
+            }
+        }
+        read
+    }
+
+    /// Kernels of a call of such sizes.
+    pub(crate) fn n_kernels(&self, sizes: Sizes, most_groups: u32) -> usize {
+        let kernels = self.steps.iter().flat_map(|step| &step.dispatches);
+        let runs = |k: &&Dispatch| k.is_meant(sizes) && k.grid.groups(sizes, most_groups).is_some();
+        kernels.filter(runs).count()
     }
 }
 

@@ -6,7 +6,28 @@ use lapidary_reference::ReferenceBackend;
 
 /// All backends, best first.
 pub fn all() -> Registry {
-    Registry::new().with(CpuBackend).with(ReferenceBackend)
+    gpus(Registry::new()).with(CpuBackend).with(ReferenceBackend)
+}
+
+/// Those of the systems that reach GPUs here.
+#[cfg(feature = "wgpu")]
+fn gpus(registry: Registry) -> Registry {
+    use lapidary_backend_wgpu::WgpuBackend;
+
+    if cfg!(target_family = "wasm") {
+        registry.with(WgpuBackend::WEBGPU)
+    } else if cfg!(target_vendor = "apple") {
+        registry.with(WgpuBackend::METAL)
+    } else if cfg!(windows) {
+        registry.with(WgpuBackend::DX12).with(WgpuBackend::VULKAN)
+    } else {
+        registry.with(WgpuBackend::VULKAN)
+    }
+}
+
+#[cfg(not(feature = "wgpu"))]
+fn gpus(registry: Registry) -> Registry {
+    registry
 }
 
 #[cfg(test)]
@@ -14,10 +35,15 @@ mod tests {
     #[test]
     fn names_are_known_and_unique() {
         let registry = super::all();
-        let names: Vec<_> = registry.iter().map(|backend| backend.name()).collect();
-        assert_eq!(names, ["cpu", "reference"]);
-        for name in names {
+        let mut names: Vec<_> = registry.iter().map(|backend| backend.name()).collect();
+        assert!(names.ends_with(&["cpu", "reference"]), "{names:?}");
+        assert_eq!(names.len() > 2, cfg!(feature = "wgpu"), "{names:?}");
+        for name in ["cpu", "reference"] {
             assert!(registry.named(name).is_ok(), "{name}");
         }
+        let n = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), n);
     }
 }

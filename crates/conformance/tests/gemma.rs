@@ -3,6 +3,8 @@
 //! `testdata/make.py` writes them. Each is loaded in both spellings of its configuration and run
 //! on every backend.
 
+mod backends;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,9 +16,6 @@ use safetensors::SafeTensors;
 
 /// The most that a logit may differ from transformers', both in f32.
 const TOLERANCE: f32 = 1e-4;
-
-const BACKENDS: &[&dyn Backend] =
-    &[&lapidary_reference::ReferenceBackend, &lapidary_backend_cpu::CpuBackend];
 
 const TEXT: &[&str] = &[
     "gemma3_text",
@@ -208,8 +207,8 @@ fn random_configurations_agree_with_transformers() {
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/random")];
     folders.extend(std::env::var_os("LAPIDARY_RANDOM_CONFIGS").map(PathBuf::from));
     for folder in folders {
-        for backend in BACKENDS {
-            let n = every_random_configuration(*backend, &folder);
+        for backend in backends::all() {
+            let n = every_random_configuration(backend, &folder);
             assert!(n > 0, "{} holds no configuration", folder.display());
         }
     }
@@ -217,15 +216,15 @@ fn random_configurations_agree_with_transformers() {
 
 #[test]
 fn every_text_family_agrees_with_transformers() {
-    for backend in BACKENDS {
-        every_text_family(*backend);
+    for backend in backends::all() {
+        every_text_family(backend);
     }
 }
 
 #[test]
 fn drafters_agree_with_transformers() {
-    for backend in BACKENDS {
-        drafters(*backend);
+    for backend in backends::all() {
+        drafters(backend);
     }
 }
 
@@ -235,9 +234,9 @@ fn drafters_agree_with_transformers() {
 fn gguf_files_agree_with_transformers() {
     for family in ["gemma3_text", "gemma4_text_dense", "gemma4_text_e", "gemma4_text_moe"] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/gguf").join(family);
-        for backend in BACKENDS {
+        for backend in backends::all() {
             let expected = Expected::beside(&folder);
-            check(*backend, &folder.join("model.gguf"), &expected, "");
+            check(backend, &folder.join("model.gguf"), &expected, "");
         }
     }
 }
@@ -248,8 +247,8 @@ fn quantised_folders_agree_with_transformers() {
     for name in ["mlx_gemma3_text", "mlx_gemma4", "torchao_gemma3_text"] {
         let quantised = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/quantised");
         let folder = quantised.join(name);
-        for backend in BACKENDS {
-            check(*backend, &folder, &Expected::beside(&folder), "");
+        for backend in backends::all() {
+            check(backend, &folder, &Expected::beside(&folder), "");
         }
     }
 }
@@ -261,8 +260,8 @@ fn every_text_family_has_the_properties_of_a_program() {
         let tokens = Expected::read(family).ids("input_ids");
         let program = lapidary_gemma::open(&tiny(family), &OpenOptions::default()).unwrap();
         let program = Arc::new(program);
-        for backend in BACKENDS {
-            suite::properties(*backend, program.clone(), &tokens).assert(&[]);
+        for backend in backends::all() {
+            suite::properties(backend, program.clone(), &tokens).assert(&[]);
         }
     }
 }

@@ -3,6 +3,8 @@
 //!
 //! `testdata/make.py` writes the folders, `testdata/make_mmproj.py` the same models as GGUF files.
 
+mod backends;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,9 +16,6 @@ use safetensors::SafeTensors;
 
 /// The most that a soft row or a logit may differ from transformers', both in f32.
 const TOLERANCE: f32 = 1e-4;
-
-const BACKENDS: &[&dyn Backend] =
-    &[&lapidary_reference::ReferenceBackend, &lapidary_backend_cpu::CpuBackend];
 
 const FAMILIES: &[&str] = &["gemma3_mm", "gemma4_mm_large", "gemma4_mm_e", "gemma4_unified"];
 const IMAGE_CASES: &[&str] = &["image_first", "image_middle", "image_last", "images_in_a_row"];
@@ -403,12 +402,12 @@ fn as_published(family: &str) -> tempfile::TempDir {
 fn towers_make_the_rows_that_transformers_makes() {
     for family in FAMILIES {
         let expected = Expected::beside(&tiny(family));
-        for backend in BACKENDS {
+        for backend in backends::all() {
             let program = open(&tiny(family));
-            Subject::new(*backend, program, &expected, family).check_media();
+            Subject::new(backend, program, &expected, family).check_media();
             let published = as_published(family);
             let program = open(published.path());
-            Subject::new(*backend, program, &expected, "published").check_media();
+            Subject::new(backend, program, &expected, "published").check_media();
         }
     }
 }
@@ -419,8 +418,8 @@ fn towers_make_the_rows_that_transformers_makes() {
 fn prompts_with_media_have_the_logits_of_transformers() {
     for family in FAMILIES {
         let expected = Expected::beside(&tiny(family));
-        for backend in BACKENDS {
-            let mut subject = Subject::new(*backend, open(&tiny(family)), &expected, family);
+        for backend in backends::all() {
+            let mut subject = Subject::new(backend, open(&tiny(family)), &expected, family);
             for case in cases(family) {
                 subject.check_case(case);
             }
@@ -441,8 +440,8 @@ fn frames_that_hold_no_sound_need_no_mask() {
         let want = expected.f32("audio_features");
         let (frames, channels) = (shape[1], shape[2]);
         let (most, width) = (out_shape[1], out_shape[2]);
-        for backend in BACKENDS {
-            let mut subject = Subject::new(*backend, open(&tiny(family)), &expected, family);
+        for backend in backends::all() {
+            let mut subject = Subject::new(backend, open(&tiny(family)), &expected, family);
             let stride = subject.program.metadata().media.audio.as_ref().unwrap().stride as usize;
             for k in 0..shape[0] {
                 let valid = mask[k * frames..(k + 1) * frames].iter().filter(|m| **m != 0).count();
@@ -468,8 +467,8 @@ fn a_lap_file_sees_and_hears_as_its_checkpoint_does() {
         let again = open(&path);
         assert_eq!(again.metadata().media, program.metadata().media);
         assert_eq!(again.methods(), program.methods());
-        for backend in BACKENDS {
-            let mut subject = Subject::new(*backend, open(&path), &expected, family);
+        for backend in backends::all() {
+            let mut subject = Subject::new(backend, open(&path), &expected, family);
             subject.check_media();
             subject.check_case("image_middle");
         }
@@ -484,9 +483,9 @@ fn quantised_programs_see_and_hear_nearly_the_same() {
         let program = open(&tiny(family));
         for name in ["int4-minmax", "int8", "q4_0"] {
             let recipe = recipes::built_in(name, &program).unwrap();
-            for backend in BACKENDS {
+            for backend in backends::all() {
                 let quantised = quantise(&program, &recipe).unwrap();
-                let mut subject = Subject::new(*backend, quantised, &expected, family);
+                let mut subject = Subject::new(backend, quantised, &expected, family);
                 let got = subject.picture(0);
                 let want = expected.f32("image.0.features");
                 let far = relative_distance(&got, &want);
@@ -516,9 +515,9 @@ fn gguf_files_see_and_hear_as_transformers_does() {
         let folder = testdata().join("gguf").join(family);
         let media = Expected::beside(&tiny(family));
         let prompts = Expected::beside(&folder);
-        for backend in BACKENDS {
+        for backend in backends::all() {
             let program = open(&folder.join("model.gguf"));
-            let mut subject = Subject::new(*backend, program, &media, &format!("{family}.gguf"));
+            let mut subject = Subject::new(backend, program, &media, &format!("{family}.gguf"));
             subject.check_media();
             // Not the folder's: GGUF loaders do not round the embedding's factor.
             subject.prompts = &prompts;

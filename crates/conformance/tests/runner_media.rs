@@ -1,6 +1,8 @@
 //! The runner over real engines with pictures and sounds in the prompt: chunks, turns and slots
 //! change nothing, and one picture is never taken for another.
 
+mod backends;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,9 +13,6 @@ use lapidary_runner::{
     CancelToken, Error, Event, Finish, Prompt, Request, Rows, Runner, SamplingParams, SoftInput,
     SoftRun,
 };
-
-const BACKENDS: &[&dyn Backend] =
-    &[&lapidary_reference::ReferenceBackend, &lapidary_backend_cpu::CpuBackend];
 
 /// With image blocks in both directions on all layers, on some, and on none.
 const MODELS: &[&str] = &["gemma3_mm", "gemma4_mm_large", "gemma4_mm_e", "gemma4_unified"];
@@ -100,8 +99,8 @@ fn answer(runner: &mut Runner, prompt: Prompt, n: usize) -> (Vec<u32>, Finish) {
 fn each(mut check: impl FnMut(&str, &dyn Backend, &Arc<Program>)) {
     for family in MODELS {
         let program = open(family);
-        for backend in BACKENDS {
-            check(&format!("{family} on {}", backend.name()), *backend, &program);
+        for backend in backends::all() {
+            check(&format!("{family} on {}", backend.name()), backend, &program);
         }
     }
 }
@@ -195,13 +194,13 @@ fn slots_do_not_mix_pictures() {
 #[test]
 fn what_cannot_be_shown_is_refused() {
     let blocks = open("gemma3_mm");
-    let mut small = runner(BACKENDS[0], &blocks, 3, 1);
+    let mut small = runner(backends::all()[0], &blocks, 3, 1);
     let request = Request::new(prompt(&blocks, 1, 2), SamplingParams::greedy());
     let refused = small.submit(request, &CancelToken::new()).unwrap_err();
     assert!(matches!(refused, Error::BlockLength { block: 4, chunk: 3 }), "{refused}");
 
     let text = open("gemma3_text");
-    let mut runner = runner(BACKENDS[0], &text, 64, 1);
+    let mut runner = runner(backends::all()[0], &text, 64, 1);
     let shown = Prompt { tokens: vec![2; 20], soft: prompt(&blocks, 1, 2).soft };
     let request = Request::new(shown, SamplingParams::greedy());
     let refused = runner.submit(request, &CancelToken::new()).unwrap_err();

@@ -34,9 +34,10 @@ pub(super) struct Call<'a> {
 impl Call<'_> {
     /// Writes the lengths of this window, and some feeds; those of asked rows begin at `from`.
     pub(super) fn feed(&mut self, wanted: impl Fn(&FeedSpec) -> bool, from: usize) -> Result<()> {
-        for (feed, place) in self.method.feeds.iter().zip(&self.ready.places) {
+        let places = self.ready.places.iter().zip(&self.ready.read);
+        for (feed, (place, is_read)) in self.method.feeds.iter().zip(places) {
             let len = self.sizes.len(feed.rows) * feed.channels;
-            if !wanted(feed) || len == 0 {
+            if !is_read || !wanted(feed) || len == 0 {
                 continue;
             }
             let from = if is_asked(feed.rows) { from } else { 0 };

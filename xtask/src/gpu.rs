@@ -1,0 +1,55 @@
+//! What tests of the GPU backend need: a Vulkan in software, a compiler that checks Metal's types,
+//! and the systems that can only be compiled for here.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::{cargo, packages, run};
+
+/// Debian's names: a driver that computes on the CPU, the library that finds drivers, and clang.
+const PACKAGES: [&str; 3] = ["mesa-vulkan-drivers", "libvulkan1", "clang"];
+/// Where drivers tell that they are there.
+const DRIVERS: [&str; 2] = ["/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d"];
+
+/// Systems whose libraries are not here, so that the backend is checked for them and not run.
+const TARGETS: [&str; 5] = [
+    "aarch64-apple-darwin",
+    "aarch64-apple-ios",
+    "aarch64-linux-android",
+    "x86_64-pc-windows-msvc",
+    "wasm32-unknown-unknown",
+];
+
+/// Installs what tests on a GPU need, where that can be done; else they say that they are skipped.
+pub fn prepare() {
+    let has_driver = DRIVERS
+        .iter()
+        .any(|folder| std::fs::read_dir(folder).is_ok_and(|mut files| files.next().is_some()));
+    let has_clang = Command::new("clang").arg("--version").output().is_ok();
+    if !cfg!(target_os = "linux") || has_driver && has_clang {
+        return;
+    }
+    if let Err(e) = packages::install(&PACKAGES) {
+        eprintln!("xtask: SKIPPED what needs a GPU: {e:#}");
+    }
+}
+
+/// Checks that the GPU backend compiles for every system that it is for.
+pub fn check(root: &Path) -> Result<()> {
+    for target in TARGETS {
+        let added = run(Command::new("rustup").args(["--quiet", "target", "add", target]));
+        if let Err(e) = added.with_context(|| format!("rustup can't add {target}")) {
+            eprintln!("xtask: SKIPPED {target}: {e:#}");
+            continue;
+        }
+        run(cargo(root).args(["check", "--quiet", "-p", "lapidary-backend-wgpu"]).args([
+            "--target",
+            target,
+            "--target-dir",
+            "target/check",
+        ]))?;
+    }
+    Ok(())
+}
