@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use lapidary_backend::{Device, Error, Result};
 
-use crate::memory;
+use crate::{memory, profile};
 
 /// A system that GPUs are reached through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,6 +38,8 @@ pub(crate) struct Abilities {
     pub matrices: bool,
     /// Bytes of compiled kernels.
     pub pipeline_cache: bool,
+    /// Times of kernels, if they are asked for.
+    pub times: bool,
     /// Invocations of a subgroup, least and most.
     pub subgroup_size: [u32; 2],
     /// The most bytes of one binding, and so of one buffer.
@@ -195,6 +197,7 @@ impl Abilities {
             matrices: wanted.matrices
                 && features.contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX),
             pipeline_cache: features.contains(wgpu::Features::PIPELINE_CACHE),
+            times: profile::is_wanted() && features.contains(wgpu::Features::TIMESTAMP_QUERY),
             subgroup_size: [info.subgroup_min_size, info.subgroup_max_size],
             max_binding,
             max_shard: wanted.shard.map_or(max_binding, |bytes| bytes.min(max_binding)),
@@ -215,6 +218,7 @@ impl Abilities {
         features.set(wgpu::Features::SHADER_F16, self.f16);
         features.set(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX, self.matrices);
         features.set(wgpu::Features::PIPELINE_CACHE, self.pipeline_cache);
+        features.set(wgpu::Features::TIMESTAMP_QUERY, self.times);
         features
     }
 

@@ -47,8 +47,11 @@ struct Faults {
     error: Mutex<Option<Error>>,
 }
 
+/// A GPU, the system that reaches it, its name, and what kernels may use of it.
+type Open = (Api, String, Abilities, Arc<Gpu>);
+
 /// GPUs that were opened; one that was lost is opened anew.
-static OPEN: Mutex<Vec<(Api, String, Abilities, Arc<Gpu>)>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
 
 impl Gpu {
     /// The GPU behind an adapter. What it compiles is kept in the folder that the first to open it
@@ -57,7 +60,7 @@ impl Gpu {
         let name = adapter.device().name;
         let mut open = lock(&OPEN);
         open.retain(|(.., gpu)| !gpu.is_lost());
-        let known = |(a, n, abilities, _): &&(Api, String, Abilities, Arc<Gpu>)| {
+        let known = |(a, n, abilities, _): &&Open| {
             *a == api && *n == name && *abilities == adapter.abilities
         };
         if let Some((.., gpu)) = open.iter().find(known) {

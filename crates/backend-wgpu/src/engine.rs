@@ -15,6 +15,7 @@ use self::call::{Call, is_asked_feed, newest_key, readback_buffer};
 use crate::cache::Cache;
 use crate::compile::{Compiled, Fusing, RoomShape};
 use crate::device::Gpu;
+use crate::profile::Profile;
 use crate::room::{Lasting, MAX_LENS, Room};
 use crate::speed;
 use crate::step::CompiledMethod;
@@ -53,6 +54,8 @@ struct Buffers {
     /// Bytes and numbers on their way to the device.
     bytes: Vec<u8>,
     floats: Vec<f32>,
+    /// What kernels took, if that is asked for.
+    profile: Option<Profile>,
 }
 
 impl WgpuEngine {
@@ -72,7 +75,9 @@ impl WgpuEngine {
         let (fast, wanted) = Plan::new(&lasting, compiled)?;
         lasting.gpu.keep_pipelines(n_kernels);
         let readback = readback_buffer(&lasting.gpu, 4)?;
-        let buffers = Buffers { readback, bytes: Vec::new(), floats: Vec::new() };
+        let profile = lasting.gpu.abilities.times.then(|| Profile::new(&lasting.gpu));
+        let profile = profile.transpose()?;
+        let buffers = Buffers { readback, bytes: Vec::new(), floats: Vec::new(), profile };
         Ok(WgpuEngine { program, options, lasting, wanted, fast, traced: None, buffers })
     }
 
@@ -153,6 +158,7 @@ impl Plan {
             readback: &mut buffers.readback,
             bytes: &mut buffers.bytes,
             floats: &mut buffers.floats,
+            profile: buffers.profile.as_mut(),
             fed,
             sizes,
             keys: newest_key(program, name, fed)?,
@@ -246,6 +252,14 @@ impl Engine for WgpuEngine {
             }
         }
         Ok(())
+    }
+}
+
+impl Drop for WgpuEngine {
+    fn drop(&mut self) {
+        if let Some(profile) = &self.buffers.profile {
+            eprint!("{}", profile.table());
+        }
     }
 }
 

@@ -7,7 +7,8 @@
 //! other backend.
 //!
 //! `LAPIDARY_GPU_FEATURES` takes `none`, `all`, or some of `subgroups,f16,matrices,limits`, and so
-//! overrides what kernels may use: everything that the device has.
+//! overrides what kernels may use: everything that the device has. `LAPIDARY_GPU_PROFILE=1` has each
+//! kernel timed (`profile.rs`).
 
 mod adapter;
 mod cache;
@@ -23,6 +24,7 @@ mod linear;
 mod memory;
 mod ops;
 mod pipeline_cache;
+mod profile;
 mod room;
 mod shader;
 mod speed;

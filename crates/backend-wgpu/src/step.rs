@@ -121,11 +121,11 @@ pub(crate) struct Count {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
     /// So many for each row.
-    PerRow(Dim, u64),
+    Rows(Dim, u64),
     /// So many for each row and each key that it sees, which are no more than the second.
-    PerKey(Dim, u64, u64),
+    Keys(Dim, u64, u64),
     /// So many for each pair of rows.
-    PerPair(Dim, u64),
+    Pairs(Dim, u64),
 }
 
 impl Value {
@@ -210,11 +210,9 @@ impl Work {
     pub(crate) fn of(&self, sizes: Sizes, keys: u64) -> u64 {
         let len = |rows: Dim| sizes.len(rows) as u64;
         match *self {
-            Work::PerRow(rows, n) => len(rows).saturating_mul(n),
-            Work::PerKey(rows, n, most) => {
-                len(rows).saturating_mul(n).saturating_mul(keys.min(most))
-            }
-            Work::PerPair(rows, n) => len(rows).saturating_mul(len(rows)).saturating_mul(n),
+            Work::Rows(rows, n) => len(rows).saturating_mul(n),
+            Work::Keys(rows, n, most) => len(rows).saturating_mul(n).saturating_mul(keys.min(most)),
+            Work::Pairs(rows, n) => len(rows).saturating_mul(len(rows)).saturating_mul(n),
         }
     }
 }

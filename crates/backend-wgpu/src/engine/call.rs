@@ -7,6 +7,7 @@ use lapidary_program::{Program, input};
 
 use crate::device::Gpu;
 use crate::host::HostFeed;
+use crate::profile::Profile;
 use crate::room::{Ready, Room};
 use crate::step::{CompiledMethod, FeedSpec, Place, Value, is_asked};
 use crate::weights::Weights;
@@ -22,6 +23,7 @@ pub(super) struct Call<'a> {
     pub readback: &'a mut wgpu::Buffer,
     pub bytes: &'a mut Vec<u8>,
     pub floats: &'a mut Vec<f32>,
+    pub profile: Option<&'a mut Profile>,
     pub fed: &'a [FeedData<'a>],
     /// The lengths of this window.
     pub sizes: Sizes,
@@ -74,6 +76,9 @@ impl Call<'_> {
 
     /// Records and submits some steps; the work of one submission is bounded.
     pub(super) fn record(&mut self, steps: Range<usize>) -> Result<()> {
+        if self.profile.is_some() {
+            return self.record_timed(steps);
+        }
         let budget = self.gpu.speed.per_submission();
         let mut encoder = self.gpu.encoder();
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
@@ -104,6 +109,33 @@ impl Call<'_> {
         drop(pass);
         self.gpu.queue.submit([encoder.finish()]);
         self.gpu.check()
+    }
+
+    /// The same with the time of each kernel taken.
+    fn record_timed(&mut self, steps: Range<usize>) -> Result<()> {
+        let Some(profile) = self.profile.as_deref_mut() else { return Ok(()) };
+        let mut encoder = self.gpu.encoder();
+        for i in steps {
+            let kernels = self.method.steps[i].dispatches.iter().zip(&self.ready.steps[i]);
+            for (kernel, (pipeline, group)) in kernels {
+                let groups = kernel.grid.groups(self.sizes, self.gpu.abilities.max_groups);
+                let Some([x, y, z]) = groups.filter(|_| kernel.is_meant(self.sizes)) else {
+                    continue;
+                };
+                if profile.is_full() {
+                    self.gpu.queue.submit([encoder.finish()]);
+                    profile.collect(self.gpu)?;
+                    encoder = self.gpu.encoder();
+                }
+                let work = kernel.work.of(self.sizes, self.keys);
+                let mut pass = profile.pass(&mut encoder, kernel, self.sizes.tokens, work);
+                pass.set_pipeline(&pipeline.raw);
+                pass.set_bind_group(0, group, &[]);
+                pass.dispatch_workgroups(x, y, z);
+            }
+        }
+        self.gpu.queue.submit([encoder.finish()]);
+        profile.collect(self.gpu)
     }
 
     /// Reads the outputs of this window. Those that are not of asked rows come with the first.

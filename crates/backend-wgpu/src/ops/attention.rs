@@ -51,7 +51,7 @@ pub(super) fn attention(
         horizons.into_iter().fold(kernel, |kernel, h| kernel.read(*h))
     };
     let most = cache.capacity as u64;
-    let work = Work::PerKey(y.rows, 2 * y.channels as u64, most);
+    let work = Work::Keys(y.rows, 2 * y.channels as u64, most);
     let few = When { rows: y.rows, least: 0, most: SPLIT_ROWS };
     let many = When { rows: y.rows, least: SPLIT_ROWS + 1, most: usize::MAX };
     let wide = (spec.n_heads * SPLITS * (spec.head_dim + 2)) as usize;

@@ -20,7 +20,7 @@ pub(super) fn centroid_head(
     linear::plain(cx, centroids, None, x, scores);
     let chosen = cx.scratch(x.rows, top as usize);
     let kernel = router::largest(cx, scores, top, Shader::new("largest"));
-    let work = Work::PerRow(x.rows, n_centroids as u64 * u64::from(top));
+    let work = Work::Rows(x.rows, n_centroids as u64 * u64::from(top));
     kernel.write(chosen).groups(cx, Count::of(x.rows, 1, 1), work);
 
     let ordering = cx.derived(ordering, Form::Ids);
@@ -38,11 +38,7 @@ pub(super) fn centroid_head(
             .reads(ordering)
             .reads(Bound::Shard(ShardId { matrix: matrix.0, shard }))
             .write(found)
-            .groups(
-                cx,
-                Count::of(x.rows, wide, 1),
-                Work::PerRow(x.rows, (wide * x.channels) as u64),
-            );
+            .groups(cx, Count::of(x.rows, wide, 1), Work::Rows(x.rows, (wide * x.channels) as u64));
     }
     Kernel::new(Shader::new("centroid_spread"))
         .words(&[len, top, per, y.channels as u32])
@@ -50,5 +46,5 @@ pub(super) fn centroid_head(
         .read(chosen)
         .reads(ordering)
         .write(y)
-        .groups(cx, Count::of(y.rows, 1, 1), Work::PerRow(y.rows, y.channels as u64));
+        .groups(cx, Count::of(y.rows, 1, 1), Work::Rows(y.rows, y.channels as u64));
 }

@@ -27,7 +27,7 @@ pub(super) fn experts(
             .groups(
                 cx,
                 Count::of(rows.rows, top_k * inner, 1),
-                Work::PerRow(rows.rows, (2 * top_k * inner * rows.channels) as u64),
+                Work::Rows(rows.rows, (2 * top_k * inner * rows.channels) as u64),
             );
     }
     for (i, part) in parts(cx, down, y.channels).into_iter().enumerate() {
@@ -42,7 +42,7 @@ pub(super) fn experts(
             .groups(
                 cx,
                 Count::of(y.rows, y.channels, 1),
-                Work::PerRow(y.rows, (top_k * inner * y.channels) as u64),
+                Work::Rows(y.rows, (top_k * inner * y.channels) as u64),
             );
     }
 }

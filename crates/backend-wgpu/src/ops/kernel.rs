@@ -63,7 +63,7 @@ impl Kernel {
 
     /// One invocation for each element of a value.
     pub(super) fn elements(self, cx: &mut MethodCompiler<'_>, y: Value) {
-        let work = Work::PerRow(y.rows, y.channels as u64);
+        let work = Work::Rows(y.rows, y.channels as u64);
         self.groups(cx, Count::of(y.rows, y.channels, ELEMENTS), work);
     }
 

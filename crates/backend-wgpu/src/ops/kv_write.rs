@@ -18,6 +18,6 @@ pub(super) fn kv_write(cx: &mut MethodCompiler<'_>, state: &str, x: &[Value]) {
     kernel.writes(Bound::Keys(id)).writes(Bound::Values(id)).groups(
         cx,
         Count::of(x[0].rows, quads, 256),
-        Work::PerRow(x[0].rows, x[0].channels as u64),
+        Work::Rows(x[0].rows, x[0].channels as u64),
     );
 }

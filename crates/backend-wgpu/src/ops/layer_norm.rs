@@ -23,5 +23,5 @@ pub(super) fn layer_norm(
     if let Some(bias) = bias {
         kernel = kernel.reads(cx.vector(bias));
     }
-    kernel.groups(cx, Count::of(y.rows, runs, 1), Work::PerRow(y.rows, y.channels as u64));
+    kernel.groups(cx, Count::of(y.rows, runs, 1), Work::Rows(y.rows, y.channels as u64));
 }

@@ -146,7 +146,7 @@ impl Part<'_> {
     }
 
     fn work(&self) -> Work {
-        Work::PerRow(self.x.rows, (self.tiles * TILE_ROWS * self.form.cols) as u64)
+        Work::Rows(self.x.rows, (self.tiles * TILE_ROWS * self.form.cols) as u64)
     }
 
     fn when(&self, least: usize, most: usize) -> When {
@@ -273,7 +273,7 @@ impl Part<'_> {
             self.read_bias(self.write_outs(kernel)).when(self.when(least, most)).groups(
                 cx,
                 Count::of(self.x.rows, wide, 256),
-                Work::PerRow(self.x.rows, (wide * split) as u64),
+                Work::Rows(self.x.rows, (wide * split) as u64),
             );
         }
     }
@@ -324,11 +324,7 @@ fn rows_to_bytes(
         .write(bytes)
         .write(scales)
         .when(When { rows: x.rows, least: 1, most })
-        .groups(
-            cx,
-            Count::of(x.rows, units.div_ceil(32), 1),
-            Work::PerRow(x.rows, form.cols as u64),
-        );
+        .groups(cx, Count::of(x.rows, units.div_ceil(32), 1), Work::Rows(x.rows, form.cols as u64));
     [bytes, scales]
 }
 
@@ -349,7 +345,7 @@ fn rows_to_halves(
         .write(halves)
         .write(factors)
         .when(When { rows: x.rows, least, most: usize::MAX })
-        .groups(cx, Count::of(x.rows, 1, 1), Work::PerRow(x.rows, form.cols as u64));
+        .groups(cx, Count::of(x.rows, 1, 1), Work::Rows(x.rows, form.cols as u64));
     [halves, factors]
 }
 
@@ -380,7 +376,7 @@ pub(super) fn plain(
         if let Some(bias) = bias {
             kernel = kernel.reads(bias);
         }
-        let work = Work::PerRow(y.rows, (rows.len() * decl.cols()) as u64);
+        let work = Work::Rows(y.rows, (rows.len() * decl.cols()) as u64);
         kernel.groups(cx, Count::tiles(y.rows, TILE, rows.len()), work);
     }
 }

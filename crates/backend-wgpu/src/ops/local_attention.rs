@@ -33,6 +33,6 @@ pub(super) fn local_attention(
         .groups(
             cx,
             Count::of(y.rows, spec.n_heads as usize, 1),
-            Work::PerRow(y.rows, (3 * y.channels * distances) as u64),
+            Work::Rows(y.rows, (3 * y.channels * distances) as u64),
         );
 }

@@ -56,7 +56,7 @@ pub(crate) fn residual(
     if let Some(z) = z {
         kernel = kernel.write(z);
     }
-    kernel.groups(cx, Count::of(y.rows, 1, 1), Work::PerRow(y.rows, 4 * y.channels as u64));
+    kernel.groups(cx, Count::of(y.rows, 1, 1), Work::Rows(y.rows, 4 * y.channels as u64));
 }
 
 fn norm(cx: &mut MethodCompiler<'_>, op: &Op) -> Option<Norm> {

@@ -33,6 +33,6 @@ pub(crate) fn rms_norm(
     } else if let Some(weight) = weight {
         kernel = kernel.reads(weight);
     }
-    let work = Work::PerRow(y.rows, y.channels as u64);
+    let work = Work::Rows(y.rows, y.channels as u64);
     kernel.groups(cx, Count::of(y.rows, runs, 1), work);
 }

@@ -17,7 +17,7 @@ pub(super) fn router(
     linear::plain(cx, weight, None, x, scores);
     let scale = cx.vector(expert_scale);
     let kernel = largest(cx, scores, top_k, Shader::new("largest").with("SHARES", true));
-    let work = Work::PerRow(x.rows, n as u64 * u64::from(top_k));
+    let work = Work::Rows(x.rows, n as u64 * u64::from(top_k));
     kernel.write(y[0]).reads(scale).write(y[1]).groups(cx, Count::of(x.rows, 1, 1), work);
 }
 

@@ -29,6 +29,6 @@ pub(super) fn self_attention(
         .groups(
             cx,
             Count::tiles(y.rows, together.into(), n_heads as usize),
-            Work::PerPair(y.rows, 2 * y.channels as u64),
+            Work::Pairs(y.rows, 2 * y.channels as u64),
         );
 }
