@@ -8,6 +8,7 @@ use naga::back::{hlsl, msl, spv};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 
 use crate::linear::kernels::tests as linear;
+use crate::ops::attention_few::{few, join, together};
 use crate::shader::{FILES, Shader};
 
 /// Every variant that ops ask for, with heads of up to 1024 channels.
@@ -25,7 +26,7 @@ fn variants() -> Vec<Shader> {
     let is_main = |text: &str| text.contains("fn main(");
     let unrolled = |stem: &str| stem.starts_with("linear/");
     for (stem, text) in FILES.iter().filter(|(stem, text)| is_main(text) && !unrolled(stem)) {
-        if text.contains("ACC") || text.contains("SPLITS") {
+        if text.contains("ACC") || text.contains("HD") {
             all.extend(of_heads(stem));
             continue;
         }
@@ -43,23 +44,24 @@ fn of_heads(stem: &'static str) -> Vec<Shader> {
         let of = |stem| Shader::new(stem).constant("ACC", quads);
         match stem {
             "attention" => {
-                for (halves, horizons, split) in [
-                    (false, false, false),
-                    (true, true, false),
-                    (false, true, true),
-                    (true, false, true),
-                ] {
+                for (halves, horizons) in [(false, false), (true, true)] {
                     for together in if quads > 2 { [1].as_slice() } else { &[1, 4] } {
                         let shader = of(stem)
                             .with("HALVES", halves)
                             .with("HORIZONS", horizons)
-                            .with("SPLIT", split)
                             .constant("GT", *together);
-                        all.push(if split { shader.constant("SPLITS", 16) } else { shader });
+                        all.push(shader);
                     }
                 }
             }
-            "attention_join" => all.push(Shader::new(stem).constant("SPLITS", 16)),
+            "attention_few" if quads == 1 => {
+                for (head_dim, halves) in [(7, false), (72, true), (256, true), (512, false)] {
+                    let heads = together(8, head_dim / 4, 16 << 10);
+                    all.push(few(head_dim, halves, halves, heads));
+                }
+            }
+            "attention_few_join" => all.push(join(64 * quads + 3, quads == 1)),
+            "attention_few" => {}
             "self_attention" => all.push(of(stem).constant("GT", if quads > 2 { 1 } else { 4 })),
             _ => all.push(of(stem)),
         }

@@ -1,14 +1,11 @@
-use lapidary_program::{AttentionSpec, Dim};
+use lapidary_program::AttentionSpec;
 
+use super::attention_few;
 use super::kernel::Kernel;
 use crate::compile::MethodCompiler;
 use crate::shader::Shader;
 use crate::step::{Bound, Count, Value, When, Work};
 
-/// Rows up to which the keys of a query are shared among workgroups.
-const SPLIT_ROWS: usize = 8;
-/// Workgroups that then share them.
-const SPLITS: u32 = 16;
 /// Query heads that one workgroup has at most.
 const TOGETHER: u32 = 4;
 
@@ -20,13 +17,19 @@ pub(super) fn attention(
     x: &[Value],
     y: Value,
 ) {
+    let least = attention_few::attention_few(cx, state, spec, x, y);
     let (id, cache) = cx.cache(state);
     let per_kv = spec.n_heads / spec.n_kv_heads;
     let together = if per_kv == 1 || spec.head_dim > 512 { 1 } else { TOGETHER };
     let blocks = per_kv.div_ceil(together) * spec.n_kv_heads;
     let own_key = cx.is_written(state);
     let horizons = x.get(3).filter(|_| own_key);
-    let words = [
+    let shader = Shader::new("attention")
+        .with("HALVES", cache.halves)
+        .with("HORIZONS", horizons.is_some())
+        .constant("ACC", accumulators(spec.head_dim))
+        .constant("GT", together);
+    let kernel = Kernel::new(shader).words(&[
         cx.len(y.rows),
         spec.n_heads,
         spec.head_dim,
@@ -35,32 +38,13 @@ pub(super) fn attention(
         spec.scale.to_bits(),
         spec.window.unwrap_or(0),
         own_key.into(),
-    ];
-    let kernel = |split: bool, made: Value| {
-        let mut shader = Shader::new("attention")
-            .with("HALVES", cache.halves)
-            .with("HORIZONS", horizons.is_some())
-            .with("SPLIT", split)
-            .constant("ACC", accumulators(spec.head_dim))
-            .constant("GT", together);
-        if split {
-            shader = shader.constant("SPLITS", SPLITS);
-        }
-        let kernel = Kernel::new(shader).words(&words).read(x[0]).read(x[1]).read(x[2]);
-        let kernel = kernel.reads(Bound::Keys(id)).reads(Bound::Values(id)).write(made);
-        horizons.into_iter().fold(kernel, |kernel, h| kernel.read(*h))
-    };
-    let most = cache.capacity as u64;
-    let work = Work::Keys(y.rows, 2 * y.channels as u64, most);
-    let few = When { rows: y.rows, least: 0, most: SPLIT_ROWS };
-    let many = When { rows: y.rows, least: SPLIT_ROWS + 1, most: usize::MAX };
-    let wide = (spec.n_heads * SPLITS * (spec.head_dim + 2)) as usize;
-    let parts = cx.scratch(Dim::Fixed(SPLIT_ROWS as u64), wide);
-    let groups = Count::of(y.rows, (blocks * SPLITS) as usize, 1);
-    kernel(true, parts).when(few).groups(cx, groups, work);
-    let join = Kernel::over(cx, Shader::new("attention_join").constant("SPLITS", SPLITS), y);
-    join.words(&[spec.head_dim]).read(parts).write(y).when(few).elements(cx, y);
-    kernel(false, y).when(many).groups(cx, Count::of(y.rows, blocks as usize, 1), work);
+    ]);
+    let kernel = kernel.read(x[0]).read(x[1]).read(x[2]);
+    let kernel = kernel.reads(Bound::Keys(id)).reads(Bound::Values(id)).write(y);
+    let kernel = horizons.into_iter().fold(kernel, |kernel, h| kernel.read(*h));
+    let work = Work::Keys(y.rows, 2 * y.channels as u64, cache.capacity as u64);
+    let many = When { rows: y.rows, least, most: usize::MAX };
+    kernel.when(many).groups(cx, Count::of(y.rows, blocks as usize, 1), work);
 }
 
 /// Quads that one of a workgroup's 64 invocations holds of a head.

@@ -1,6 +1,5 @@
 // attention: queries over a cache, heads that share a KV head together, GT of them.
-// q, y [len, heads·head_dim]; with SPLIT, SPLITS workgroups share the keys of a query, and
-// attention_join makes one of their parts: [rows, heads, SPLITS, head_dim + 2].
+// q, y [len, heads·head_dim].
 struct Params {
     len: u32,
     heads: u32,
@@ -65,10 +64,6 @@ fn main(
     let per_kv = params.heads / params.kv_heads;
     let blocks = (per_kv + GT - 1u) / GT;
     var at = flat_group(group, groups);
-#if SPLIT
-    let split = at % SPLITS;
-    at /= SPLITS;
-#endif
     let block = at % blocks;
     let kv_head = at / blocks % params.kv_heads;
     let t = at / blocks / params.kv_heads;
@@ -90,27 +85,12 @@ fn main(
     base = (u32(slots[t]) * params.kv_heads + kv_head) * params.capacity;
     row0 = t * params.heads + kv_head * per_kv + block * GT;
     n_queries = min(GT, per_kv - block * GT);
-#if SPLIT
-    let tiles = (max(0, last - first + 1) + 63) / 64;
-    let share = (tiles + i32(SPLITS) - 1) / i32(SPLITS) * 64;
-    first += i32(split) * share;
-    last = min(last, first + share - 1);
-#endif
     attend(lane, first, last);
     for (var g = 0u; g < n_queries; g++) {
         for (var a = 0u; a < ACC; a++) {
             let i = own_quad(lane, a);
-#if SPLIT
-            let part = ((row0 + g) * SPLITS + split) * (params.head_dim + 2u);
-            let made = acc[g * ACC + a];
-            if lane == 0u && a == 0u {
-                y[part + params.head_dim] = most[g];
-                y[part + params.head_dim + 1u] = total[g];
-            }
-#else
             let part = (row0 + g) * params.head_dim;
             let made = result(g, a);
-#endif
             for (var c = 0u; c < 4u; c++) {
                 if 4u * i + c < params.head_dim {
                     y[part + 4u * i + c] = made[c];

@@ -1,0 +1,103 @@
+use lapidary_program::{AttentionSpec, Dim};
+
+use super::kernel::Kernel;
+use crate::compile::MethodCompiler;
+use crate::shader::Shader;
+use crate::step::{Bound, Count, Value, When, Work};
+
+/// Rows up to which the keys of a query are shared among workgroups.
+const FEW: usize = 8;
+/// Invocations of a workgroup, and so the most quads of a head.
+const WORKGROUP: u32 = 256;
+/// Workgroups that a large device wants.
+const BUSY: u32 = 256;
+
+/// Queries over a cache, few rows of them; the least number of rows that is left to others.
+pub(super) fn attention_few(
+    cx: &mut MethodCompiler<'_>,
+    state: &str,
+    spec: &AttentionSpec,
+    x: &[Value],
+    y: Value,
+) -> usize {
+    let quads = spec.head_dim.div_ceil(4);
+    if quads > WORKGROUP {
+        return 0;
+    }
+    let (id, cache) = cx.cache(state);
+    let per_kv = spec.n_heads / spec.n_kv_heads;
+    let together = together(per_kv, quads, cx.abilities.max_workgroup_bytes);
+    let blocks = per_kv.div_ceil(together) * spec.n_kv_heads;
+    let splits = splits(blocks, cache.capacity);
+    let own_key = cx.is_written(state);
+    let horizons = x.get(3).filter(|_| own_key);
+    let (len, window) = (cx.len(y.rows), spec.window.unwrap_or(0));
+    let rows = Dim::Fixed(FEW as u64);
+    let parts = cx.scratch(rows, (spec.n_heads * splits * quads * 4) as usize);
+    let stats = cx.scratch(rows, (spec.n_heads * splits * 2) as usize);
+    let when = When { rows: y.rows, least: 0, most: FEW };
+    let with_horizons = |kernel: Kernel| horizons.into_iter().fold(kernel, |k, h| k.read(*h));
+
+    let shader = few(spec.head_dim, cache.halves, horizons.is_some(), together);
+    let kernel = Kernel::new(shader)
+        .words(&[len, spec.n_heads, spec.n_kv_heads, cache.capacity as u32])
+        .words(&[spec.scale.to_bits(), window, own_key.into(), splits])
+        .read(x[0])
+        .read(x[1])
+        .read(x[2])
+        .reads(Bound::Keys(id))
+        .reads(Bound::Values(id))
+        .write(parts)
+        .write(stats);
+    let work = Work::Keys(y.rows, 2 * y.channels as u64, cache.capacity as u64);
+    let groups = Count::of(y.rows, (blocks * splits) as usize, 1);
+    with_horizons(kernel).when(when).groups(cx, groups, work);
+
+    let kernel = Kernel::new(join(spec.head_dim, horizons.is_some()))
+        .words(&[len, spec.n_heads, window, own_key.into(), splits])
+        .read(parts)
+        .read(stats)
+        .read(x[2])
+        .write(y);
+    let work = Work::Rows(y.rows, y.channels as u64 * u64::from(splits));
+    let groups = Count::of(y.rows, spec.n_heads as usize, 1);
+    with_horizons(kernel).when(when).groups(cx, groups, work);
+    FEW + 1
+}
+
+/// What finds the parts of a query.
+pub(crate) fn few(head_dim: u32, halves: bool, horizons: bool, together: u32) -> Shader {
+    Shader::new("attention_few")
+        .unchecked()
+        .with("HALVES", halves)
+        .with("HORIZONS", horizons)
+        .constant("HD", head_dim)
+        .constant("GT", together)
+}
+
+/// What makes one of them.
+pub(crate) fn join(head_dim: u32, horizons: bool) -> Shader {
+    Shader::new("attention_few_join")
+        .unchecked()
+        .with("HORIZONS", horizons)
+        .constant("HD", head_dim)
+}
+
+/// Query heads of one workgroup: as many as share keys and fit.
+pub(crate) fn together(per_kv: u32, quads: u32, max_bytes: u32) -> u32 {
+    let bytes = |heads: u32| heads * (16 * quads + 8 * 36 * 4 + 2 * 128 + 16) + 16 * WORKGROUP;
+    let mut heads = 8.min(per_kv.next_power_of_two());
+    while heads > 1 && bytes(heads) > max_bytes {
+        heads /= 2;
+    }
+    heads
+}
+
+/// Workgroups that share the keys of a query at most; `attention_few_join` has room for so many.
+const MOST_SPLITS: u32 = 32;
+
+/// Workgroups that share the keys of a query: enough for a large device, no more than have a tile.
+fn splits(blocks: u32, capacity: usize) -> u32 {
+    let tiles = capacity.div_ceil(32) as u32;
+    (BUSY / blocks.max(1)).clamp(8, MOST_SPLITS).min(tiles).max(1)
+}

@@ -1,0 +1,195 @@
+// attention for few rows of queries: `splits` workgroups share the keys of a query, each a stretch of
+// them, and attention_few_join makes one of their parts. GT heads that share a KV head go together.
+// q [len, heads·HD]; parts [rows, heads, splits, quads], not divided yet; stats [rows, heads,
+// splits]: the largest score, and the sum of the weights.
+// A tile is 32 keys: eight invocations make a key's scores; then each key and head has one that makes
+// its weight; then quads of channels are summed up, by parts of the workgroup that take every n-th key.
+const WG: u32 = 256u;
+struct Params {
+    len: u32,
+    heads: u32,
+    kv_heads: u32,
+    capacity: u32,
+    scale: f32,
+    /// 0 for all keys.
+    window: u32,
+    /// Whether the query's own key is cached.
+    own_key: u32,
+    splits: u32,
+}
+#include prelude
+#include kv_cache
+
+#if HD%4 == 0
+@group(0) @binding(2) var<storage, read> q: array<vec4<f32>>;
+#else
+@group(0) @binding(2) var<storage, read> q: array<f32>;
+#endif
+@group(0) @binding(3) var<storage, read> slots: array<i32>;
+@group(0) @binding(4) var<storage, read> positions: array<i32>;
+@group(0) @binding(5) var<storage, read> keys: array<Stored>;
+@group(0) @binding(6) var<storage, read> values: array<Stored>;
+@group(0) @binding(7) var<storage, read_write> parts: array<vec4<f32>>;
+@group(0) @binding(8) var<storage, read_write> stats: array<vec2<f32>>;
+#if HORIZONS
+@group(0) @binding(9) var<storage, read> horizons: array<i32>;
+#endif
+#include attention_keys
+
+const QUADS = $((HD+3)/4)u;
+const LOW: f32 = -3.0e38;
+// Quads of values that are summed at once, and how many invocations take turns with the keys.
+const SPAN = QUADS;
+const TURNS = WG / SPAN;
+// A row of partial scores; chosen so that neither writing nor reading them meets in a bank.
+const STRIDE = 36u;
+
+var<workgroup> queries: array<vec4<f32>, $(GT)u * QUADS>;
+var<workgroup> partial: array<f32, $(GT*8)u * STRIDE>;
+var<workgroup> scores: array<f32, $(GT*32)u>;
+var<workgroup> weights: array<f32, $(GT*32)u>;
+var<workgroup> shrinks: array<f32, $(GT)u>;
+var<workgroup> sums: array<vec4<f32>, WG>;
+
+fn query_quad(row: u32, i: u32) -> vec4<f32> {
+#if HD%4 == 0
+    return q[row * QUADS + i];
+#else
+    var quad = vec4<f32>();
+    for (var c = 0u; c < 4u; c++) {
+        if 4u * i + c < $(HD)u {
+            quad[c] = q[row * $(HD)u + 4u * i + c];
+        }
+    }
+    return quad;
+#endif
+}
+
+@compute @workgroup_size(WG)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let per_kv = params.heads / params.kv_heads;
+    let blocks = (per_kv + $(GT-1)u) / $(GT)u;
+    let at = flat_group(group, groups);
+    let split = at % params.splits;
+    let block = at / params.splits % blocks;
+    let kv_head = at / params.splits / blocks % params.kv_heads;
+    let t = at / params.splits / blocks / params.kv_heads;
+    if t >= len_of(params.len) {
+        return;
+    }
+    let seen = seen_keys(t);
+    let share = share_of(seen);
+    let first = seen.x + i32(split) * share;
+    let last = min(seen.y, first + share - 1);
+    if first > last {
+        return;
+    }
+    let base = (u32(slots[t]) * params.kv_heads + kv_head) * params.capacity;
+    let row0 = t * params.heads + kv_head * per_kv + block * $(GT)u;
+    let n_queries = min($(GT)u, per_kv - block * $(GT)u);
+    for (var i = lane; i < $(GT)u * QUADS; i += WG) {
+        let row = row0 + min(i / QUADS, n_queries - 1u);
+        queries[i] = query_quad(row, i % QUADS) * params.scale;
+    }
+    // Of the head and key that this invocation makes the weight of.
+    let own_head = lane / 32u;
+    let own_key = lane % 32u;
+    var most = LOW;
+    var total = 0.0;
+    // Of the quad that it sums up.
+    let quad_at = lane % SPAN;
+    let turn = lane / SPAN;
+#for G 0 GT
+    var acc_$(G) = vec4<f32>();
+#endfor
+    for (var start = first; start <= last; start += 32) {
+        workgroupBarrier();
+        {
+            let k = start + i32(lane / 8u);
+#for G 0 GT
+            var s_$(G) = 0.0;
+#endfor
+            if k <= last {
+                let start_of_key = (base + u32(k) % params.capacity) * QUADS;
+                for (var i = lane % 8u; i < QUADS; i += 8u) {
+                    let quad = widen(keys[start_of_key + i]);
+#for G 0 GT
+                    s_$(G) += dot(queries[$(G)u * QUADS + i], quad);
+#endfor
+                }
+            }
+            let to = lane % 8u * STRIDE + lane / 8u;
+#for G 0 GT
+            partial[$(G*8)u * STRIDE + to] = s_$(G);
+#endfor
+        }
+        workgroupBarrier();
+        var score = LOW;
+        if own_head < $(GT)u {
+            if start + i32(own_key) <= last {
+                score = 0.0;
+                for (var p = 0u; p < 8u; p++) {
+                    score += partial[(own_head * 8u + p) * STRIDE + own_key];
+                }
+            }
+            scores[lane] = score;
+        }
+        workgroupBarrier();
+        if own_head < $(GT)u {
+            var now = most;
+            for (var i = 0u; i < 32u; i++) {
+                now = max(now, scores[own_head * 32u + i]);
+            }
+            let shrink = exp(most - now);
+            let weight = select(0.0, exp(score - now), start + i32(own_key) <= last);
+            most = now;
+            total = total * shrink + weight;
+            weights[own_key * $(GT)u + own_head] = weight;
+            if own_key == 0u {
+                shrinks[own_head] = shrink;
+            }
+        }
+        workgroupBarrier();
+#for G 0 GT
+        acc_$(G) *= shrinks[$(G)];
+#endfor
+        if turn < TURNS {
+            let here = min(32u, u32(last - start) + 1u);
+            for (var j = turn; j < here; j += TURNS) {
+                let row = base + u32(start + i32(j)) % params.capacity;
+                let quad = widen(values[row * QUADS + quad_at]);
+#for G 0 GT
+                acc_$(G) += weights[j * $(GT)u + $(G)u] * quad;
+#endfor
+            }
+        }
+    }
+    // What the turns have found, head by head.
+#for G 0 GT
+    workgroupBarrier();
+    sums[lane] = acc_$(G);
+    workgroupBarrier();
+    if lane < SPAN && $(G)u < n_queries {
+        var sum = sums[lane];
+        for (var p = 1u; p < TURNS; p++) {
+            sum += sums[lane + p * SPAN];
+        }
+        parts[((row0 + $(G)u) * params.splits + split) * QUADS + lane] = sum;
+    }
+#endfor
+    if own_head < $(GT)u {
+        weights[lane] = total;
+    }
+    workgroupBarrier();
+    if own_head < n_queries && own_key == 0u {
+        var sum = 0.0;
+        for (var i = 0u; i < 32u; i++) {
+            sum += weights[lane + i];
+        }
+        stats[(row0 + own_head) * params.splits + split] = vec2<f32>(most, sum);
+    }
+}
