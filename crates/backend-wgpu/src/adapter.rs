@@ -24,6 +24,10 @@ const LEAST_BINDING: u64 = 128 << 20;
 const LEAST_WORKGROUP: u32 = 16 << 10;
 /// Invocations of a workgroup where nothing is known or allowed.
 const LEAST_INVOCATIONS: u32 = 256;
+/// Storage buffers of a kernel where nothing is known or allowed: what every WebGPU device has.
+const LEAST_BUFFERS: u32 = 8;
+/// No kernel needs more.
+const MOST_BUFFERS: u32 = 12;
 /// No binding is made larger: offsets into it are 32 bits, and some drivers take less than they say.
 const MOST_BINDING: u64 = (1 << 31) - 256;
 
@@ -52,6 +56,8 @@ pub(crate) struct Abilities {
     pub max_groups: u32,
     /// The most invocations of a workgroup.
     pub max_invocations: u32,
+    /// The most storage buffers of a kernel.
+    pub max_buffers: u32,
     /// Whether products of four bytes are one instruction. No system tells; Metal has none.
     pub packed_dots: bool,
 }
@@ -207,6 +213,11 @@ impl Abilities {
                 .max_compute_invocations_per_workgroup
                 .min(limits.max_compute_workgroup_size_x)
                 .min(if wanted.limits { u32::MAX } else { LEAST_INVOCATIONS }),
+            max_buffers: if wanted.limits {
+                limits.max_storage_buffers_per_shader_stage.min(MOST_BUFFERS)
+            } else {
+                LEAST_BUFFERS
+            },
             packed_dots: info.backend != wgpu::Backend::Metal,
         }
     }
@@ -228,8 +239,8 @@ impl Abilities {
             max_storage_buffer_binding_size: self.max_binding,
             max_buffer_size: adapter.max_buffer_size.min(self.max_binding.max(LEAST_BINDING)),
             max_compute_workgroup_storage_size: self.max_workgroup_bytes,
-            // What every WebGPU device has, so that no kernel takes more by mistake.
-            max_storage_buffers_per_shader_stage: 8,
+            // So that no kernel takes more by mistake.
+            max_storage_buffers_per_shader_stage: self.max_buffers,
             ..adapter.clone()
         }
     }

@@ -3,12 +3,16 @@
 //! Values between them are never stored, so only those are left out that nothing else reads. What
 //! `trace` shows is every value, so it runs methods that are not fused.
 
+mod heads;
 mod linears;
 
 use lapidary_backend::LoadOptions;
 use lapidary_program::{Method, Node, Op, Program, ValueId};
 
+pub(crate) use self::heads::HeadNodes;
 pub(crate) use self::linears::{Linears, weight_of};
+use crate::adapter::Abilities;
+use crate::linear::PackedForm;
 use crate::weights::Wanted;
 
 /// One or more nodes that are done at once.
@@ -22,8 +26,10 @@ pub(crate) enum Unit {
     NormRope { norm: usize, rope: usize },
     /// `(x + norm(a)) · s`, and the norm of that; all but the sum may be left out.
     Residual { pre: Option<usize>, add: usize, scale: Option<usize>, post: Option<usize> },
-    /// A gate over some channels of a wider value.
-    SliceGate { slice: usize, gate: usize },
+    /// A gate over some channels of a wider value, and the linear that is gated alone.
+    SliceGate { slice: usize, gate: usize, linear: Option<(usize, PackedForm)> },
+    /// Queries and keys normed and turned, values normed perhaps, and the cache written.
+    Heads(HeadNodes),
 }
 
 impl Unit {
@@ -33,7 +39,10 @@ impl Unit {
             Unit::Node(node) => vec![*node],
             Unit::Linears(linears) => linears.nodes.iter().copied().chain(linears.gate).collect(),
             Unit::NormRope { norm, rope } => vec![*norm, *rope],
-            Unit::SliceGate { slice, gate } => vec![*slice, *gate],
+            Unit::SliceGate { slice, gate, linear } => {
+                linear.iter().map(|(i, _)| *i).chain([*slice, *gate]).collect()
+            }
+            Unit::Heads(heads) => heads.nodes(),
             Unit::Residual { pre, add, scale, post } => {
                 [*pre, Some(*add), *scale, *post].into_iter().flatten().collect()
             }
@@ -47,6 +56,7 @@ impl Unit {
             Unit::Linears(linears) => linears.nodes[0],
             Unit::NormRope { rope, .. } => *rope,
             Unit::SliceGate { gate, .. } => *gate,
+            Unit::Heads(heads) => heads.q_rope,
             Unit::Residual { add, .. } => *add,
         }
     }
@@ -58,6 +68,7 @@ pub(crate) struct Fuser<'a> {
     pub method: &'a Method,
     pub options: &'a LoadOptions,
     pub wanted: &'a Wanted,
+    pub abilities: &'a Abilities,
 }
 
 impl Fuser<'_> {
@@ -71,7 +82,9 @@ impl Fuser<'_> {
     /// Nodes in an order, together where one kernel can do them.
     pub(crate) fn fused(&self, order: &[usize]) -> Vec<Unit> {
         let graph = Readers::new(self.method);
-        self.units(order, self.groups(), |i, done| graph.unit(i, done))
+        let alone = |i: usize| linears::alone(self.program, self.options, self.method, i);
+        let units = self.units(order, self.groups(), |i, done| graph.unit(i, done, &alone));
+        heads::fused(&graph, self.abilities, units)
     }
 
     fn groups(&self) -> Vec<Linears> {
@@ -122,7 +135,7 @@ enum Done {
 }
 
 /// Who makes and who reads each value.
-struct Readers<'a> {
+pub(super) struct Readers<'a> {
     method: &'a Method,
     firsts: Vec<ValueId>,
     readers: Vec<Vec<usize>>,
@@ -158,7 +171,7 @@ impl<'a> Readers<'a> {
     }
 
     /// What a node is done with.
-    fn unit(&self, i: usize, done: &[Done]) -> Unit {
+    fn unit(&self, i: usize, done: &[Done], alone: &dyn Fn(usize) -> Option<PackedForm>) -> Unit {
         let node = self.node(i);
         match &node.op {
             Op::Rope(spec) => match self.only_for(node.inputs[0], done) {
@@ -169,7 +182,9 @@ impl<'a> Readers<'a> {
             },
             Op::GeluGate => match self.only_for(node.inputs[1], done) {
                 Some(slice) if matches!(self.node(slice).op, Op::Slice { .. }) => {
-                    Unit::SliceGate { slice, gate: i }
+                    let linear = self.only_for(node.inputs[0], done);
+                    let linear = linear.and_then(|at| Some((at, alone(at)?)));
+                    Unit::SliceGate { slice, gate: i, linear }
                 }
                 _ => Unit::Node(i),
             },

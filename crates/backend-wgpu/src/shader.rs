@@ -109,6 +109,7 @@ pub(crate) const FILES: &[(&str, &str)] = files![
     "functions",
     "gather_rows",
     "gelu_gate",
+    "heads",
     "kv_cache",
     "kv_write",
     "largest",
@@ -116,6 +117,7 @@ pub(crate) const FILES: &[(&str, &str)] = files![
     "linear/coop",
     "linear/factors",
     "linear/join",
+    "linear/local_bytes",
     "linear/matvec",
     "linear/rows_to_bytes",
     "linear/rows_to_halves",
@@ -137,6 +139,7 @@ pub(crate) const FILES: &[(&str, &str)] = files![
     "soft_merge",
     "speed",
     "standardise",
+    "vectors",
     "weight",
     "workgroup_sum",
 ];

@@ -20,19 +20,49 @@ fn variants() -> Vec<Shader> {
         ("largest", &[&[], &["SHARES"]]),
         ("layer_norm", &[&[], &["BIAS"]]),
         ("linear_plain", &[&[], &["BIAS"]]),
-        ("rms_norm", &[&[], &["WEIGHT"]]),
     ];
     let mut all = linear::variants();
     let is_main = |text: &str| text.contains("fn main(");
     let unrolled = |stem: &str| stem.starts_with("linear/");
     for (stem, text) in FILES.iter().filter(|(stem, text)| is_main(text) && !unrolled(stem)) {
-        if text.contains("ACC") || text.contains("HD") {
+        if text.contains("ACC") || stem.starts_with("attention") {
             all.extend(of_heads(stem));
+            continue;
+        }
+        if text.contains("#include vectors") {
+            all.extend(of_rows(stem));
             continue;
         }
         let known = switches.iter().find(|(name, _)| name == stem);
         for on in known.map_or(&[[].as_slice()] as &[_], |(_, sets)| sets) {
             all.push(Shader { on: on.to_vec(), ..Shader::new(stem) });
+        }
+    }
+    all
+}
+
+/// Kernels that hold a row in registers, with and without subgroups.
+fn of_rows(stem: &'static str) -> Vec<Shader> {
+    let switches: &[&[&'static str]] = match stem {
+        "residual" => {
+            &[&["PRE", "PRE_WEIGHT", "SCALE", "POST", "POST_WEIGHT"], &["POST"], &["PRE"]]
+        }
+        "rms_norm" => &[&[], &["WEIGHT", "ROPE"], &["ROPE"]],
+        _ => &[&[], &["HALVES", "V_NORM"]],
+    };
+    let mut all = Vec::new();
+    for (vector, subgroup) in [(1, 0), (4, 0), (4, 32)] {
+        // Caches come in quads.
+        if stem == "heads" && vector == 1 {
+            continue;
+        }
+        for on in switches {
+            let shader = Shader { on: on.to_vec(), ..Shader::new(stem) };
+            let shader = shader.with("SUBGROUPS", subgroup > 0).constant("V", vector);
+            let shader = shader.constant("WG", 64).constant("N", 2).constant("HD", 512);
+            let shader = shader.constant("CH", 120 * vector).constant("WIDTH", 240 * vector);
+            let shader = shader.constant("PARTS", 1 + u32::from(on.contains(&"ROPE")));
+            all.push(if subgroup > 0 { shader.constant("SG", subgroup) } else { shader });
         }
     }
     all
@@ -57,7 +87,7 @@ fn of_heads(stem: &'static str) -> Vec<Shader> {
             "attention_few" if quads == 1 => {
                 for (head_dim, halves) in [(7, false), (72, true), (256, true), (512, false)] {
                     let heads = together(8, head_dim / 4, 16 << 10);
-                    all.push(few(head_dim, halves, halves, heads));
+                    all.push(few(head_dim, halves, halves, heads, 16 << 10));
                 }
             }
             "attention_few_join" => all.push(join(64 * quads + 3, quads == 1)),
@@ -140,7 +170,9 @@ fn no_kernel_shares_more_than_16_kib() {
         let bound = module.global_variables.iter();
         let n =
             bound.filter(|(_, v)| matches!(v.space, naga::AddressSpace::Storage { .. })).count();
-        assert!(n <= 8, "{} binds {n} buffers", shader.label());
+        // What binds more is asked for where a device has more.
+        let most = if shader.stem == "heads" { 12 } else { 8 };
+        assert!(n <= most, "{} binds {n} buffers", shader.label());
     }
 }
 

@@ -76,8 +76,13 @@ impl<'a> MethodCompiler<'a> {
         let windows = can_window(self.method);
         let order = order(self.method, windows);
         let wanted = &self.out.weights;
-        let fuser =
-            Fuser { program: self.program, method: self.method, options: self.options, wanted };
+        let fuser = Fuser {
+            program: self.program,
+            method: self.method,
+            options: self.options,
+            wanted,
+            abilities: self.abilities,
+        };
         let units = match fusing {
             Fusing::On => fuser.fused(&order),
             Fusing::Off => fuser.shown(&order),

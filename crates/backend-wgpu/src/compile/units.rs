@@ -4,8 +4,9 @@ use lapidary_program::{Op, ValueId, ValueType};
 
 use super::lengths;
 use super::method::MethodCompiler;
-use crate::fuse::{Linears, Unit, weight_of};
+use crate::fuse::{HeadNodes, Linears, Unit, weight_of};
 use crate::host::{HostFeed, TableRows};
+use crate::linear::PackedForm;
 use crate::ops;
 use crate::step::{Step, Value};
 
@@ -17,7 +18,10 @@ impl MethodCompiler<'_> {
             Unit::Node(i) => self.node(*i),
             Unit::Linears(linears) => self.linears(linears),
             Unit::NormRope { norm, rope } => vec![self.norm_rope(*norm, *rope)],
-            Unit::SliceGate { slice, gate } => vec![self.slice_gate(*slice, *gate)],
+            Unit::SliceGate { slice, gate, linear } => {
+                vec![self.slice_gate(*slice, *gate, linear.as_ref())]
+            }
+            Unit::Heads(heads) => vec![self.heads(heads)],
             Unit::Residual { pre, add, scale, post } => self.residual(*pre, *add, *scale, *post),
         };
         for buffer in std::mem::take(&mut self.scratch) {
@@ -89,7 +93,8 @@ impl MethodCompiler<'_> {
             let (rows, channels) = lengths(&self.method.types()[self.first(*i)]);
             factors.push(self.scratch(rows, channels));
         }
-        ops::linears(self, &weights, linears.form, x, &factors, outputs.first().copied());
+        let gate = outputs.first().map(|y| ops::Gate { y: *y, up: None });
+        ops::linears(self, &weights, linears.form, x, &factors, gate);
         made
     }
 
@@ -104,14 +109,56 @@ impl MethodCompiler<'_> {
         v
     }
 
-    fn slice_gate(&mut self, slice: usize, gate: usize) -> usize {
+    fn slice_gate(
+        &mut self,
+        slice: usize,
+        gate: usize,
+        linear: Option<&(usize, PackedForm)>,
+    ) -> usize {
         let [slice, gated] = [slice, gate].map(|i| &self.method.graph.nodes[i]);
         let Op::Slice { start, .. } = slice.op else { unreachable!("fused with a slice") };
-        let (x, up) = (self.value(gated.inputs[0]), self.value(slice.inputs[0]));
+        let up = self.value(slice.inputs[0]);
         let v = self.first(gate);
+        if let Some((i, form)) = linear {
+            let node = &self.method.graph.nodes[*i];
+            let (rows, channels) = lengths(&self.method.types()[self.first(*i)]);
+            let x = self.value(node.inputs[0]);
+            let y = self.make(v);
+            let factor = self.scratch(rows, channels);
+            let gate = ops::Gate { y, up: Some((up, start)) };
+            ops::linears(
+                self,
+                &weight_of(node).into_iter().collect::<Vec<_>>(),
+                *form,
+                x,
+                &[factor],
+                Some(gate),
+            );
+            return v;
+        }
+        let x = self.value(gated.inputs[0]);
         let y = self.make(v);
         ops::gelu_gate::gelu_gate(self, x, (up, start), y);
         v
+    }
+
+    /// The queries that it makes.
+    fn heads(&mut self, nodes: &HeadNodes) -> usize {
+        let graph = &self.method.graph;
+        let heads = nodes.heads(graph);
+        let [q, k] = [nodes.q_norm, nodes.k_norm].map(|i| graph.nodes[i].inputs[0]);
+        let write = &graph.nodes[nodes.write].inputs;
+        let v = nodes.v_norm.map_or(write[1], |i| graph.nodes[i].inputs[0]);
+        let x = [q, k, v, write[2], write[3]].map(|id| self.value(id));
+        let positions = graph.nodes[nodes.q_rope].inputs[1].index();
+        let table = ops::rope::table(self, heads.rope, positions, x[0]);
+        let made = self.first(nodes.q_rope);
+        let y = self.make(made);
+        if let Op::KvWrite { state } = &graph.nodes[nodes.write].op {
+            self.written.insert(state);
+        }
+        ops::heads::heads(self, &heads, x, table, y);
+        made
     }
 
     fn residual(

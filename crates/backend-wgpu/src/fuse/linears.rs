@@ -61,6 +61,17 @@ pub(super) fn groups(
     groups
 }
 
+/// The form of a linear that may be gated where it is made.
+pub(super) fn alone(
+    program: &Program,
+    options: &LoadOptions,
+    method: &Method,
+    i: usize,
+) -> Option<PackedForm> {
+    let weight = weight_of(&method.graph.nodes[i])?;
+    PackedForm::of(&program.weights()[weight], options.precision)
+}
+
 /// The gate that is all that two linears are for, the first of which goes through the activation.
 fn gate_of(method: &Method, linears: &[usize]) -> Option<usize> {
     let (firsts, _) = method.graph.first_outputs();

@@ -13,6 +13,28 @@ pub(crate) struct Variant {
     pub bias: bool,
 }
 
+/// How `matvec` meets activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Activations {
+    /// As they are.
+    Floats,
+    /// As bytes that `rows_to_bytes` made.
+    Bytes,
+    /// As bytes that each workgroup makes for itself.
+    OwnBytes,
+}
+
+/// What `matvec` makes of its sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gated {
+    /// Themselves.
+    Not,
+    /// `gelu_tanh` of the first matrix's, times the second's.
+    Second,
+    /// `gelu_tanh` of them, times another value.
+    Up,
+}
+
 impl Variant {
     fn shader(&self, stem: &'static str) -> Shader {
         let shader = Shader::new(stem)
@@ -32,25 +54,28 @@ impl Variant {
         }
     }
 
-    /// For so many tokens at most, whose activations may be bytes; with a gate, what it makes.
+    /// For so many tokens at most; perhaps gated.
     pub(crate) fn matvec(
         &self,
         tile: &MatvecTile,
         tokens: usize,
-        bytes: bool,
-        gate: bool,
+        activations: Activations,
+        gate: Gated,
         subgroup: usize,
     ) -> Shader {
         self.shader("linear/matvec")
             .with("SUBGROUPS", subgroup > 0)
             .with("RAGGED", !self.form.cols.is_multiple_of(UNIT))
             .constant("TOK", tokens as u32)
-            .constant("MODE", bytes.into())
+            .constant("MODE", (activations != Activations::Floats).into())
+            .constant("LOCAL", (activations == Activations::OwnBytes).into())
+            .constant("U", self.form.units() as u32)
             .constant("NT", tile.invocations as u32)
             .constant("R", tile.tiles as u32)
             .constant("UNR", tile.unroll as u32)
             .constant("SG", subgroup as u32)
-            .constant("GLU", gate.into())
+            .with("UP", gate == Gated::Up)
+            .constant("GLU", (gate == Gated::Second).into())
     }
 
     /// For many tokens, by cooperative matrices; `whole` if vectors of four can be written.
@@ -102,7 +127,7 @@ pub(crate) mod tests {
     use lapidary_backend::Precision;
     use lapidary_program::{DType, QuantLayout, ScaleFormat, WeightDecl};
 
-    use super::{Variant, rows_to_bytes, rows_to_halves};
+    use super::{Activations, Gated, Variant, rows_to_bytes, rows_to_halves};
     use crate::linear::{MatvecTile, PackedForm, Tuning};
     use crate::shader::Shader;
 
@@ -126,14 +151,23 @@ pub(crate) mod tests {
     pub(crate) fn variants() -> Vec<Shader> {
         let mut all = vec![rows_to_bytes()];
         for form in forms() {
-            for (outs, bias) in [(1, true), (3, false)] {
+            for (outs, bias) in [(1, true), (1, false), (3, false)] {
                 let variant = Variant { form, outs, bias };
                 all.push(variant.tile());
                 all.push(variant.join(4));
                 for (tokens, subgroup) in [(1, 0), (8, 0), (4, 32)] {
                     let tile = MatvecTile { invocations: 256, tiles: 2, unroll: 2 };
-                    let bytes = form.factors.is_some() && tokens != 8;
-                    all.push(variant.matvec(&tile, tokens, bytes, outs == 1 && !bias, subgroup));
+                    let activations = match (form.factors, tokens, subgroup) {
+                        (None, ..) | (_, 8, _) => Activations::Floats,
+                        (_, _, 0) => Activations::Bytes,
+                        _ => Activations::OwnBytes,
+                    };
+                    let gate = match (outs == 1 && !bias, tokens) {
+                        (false, _) => Gated::Not,
+                        (true, 8) => Gated::Up,
+                        (true, _) => Gated::Second,
+                    };
+                    all.push(variant.matvec(&tile, tokens, activations, gate, subgroup));
                 }
             }
         }

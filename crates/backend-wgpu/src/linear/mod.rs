@@ -9,6 +9,4 @@ mod tuning;
 pub(crate) use form::Codes;
 pub(crate) use form::{PackedForm, Sections, TILE_ROWS, UNIT};
 pub(crate) use pack::pack_rows;
-#[cfg(test)]
-pub(crate) use tuning::MatvecTile;
-pub(crate) use tuning::{CoopTile, Tuning};
+pub(crate) use tuning::{CoopTile, MatvecTile, Tuning};

@@ -40,6 +40,10 @@ pub(crate) struct Tuning<'a> {
 
 /// Workgroups that keep a large device busy while each makes a tile of `coop`.
 const BUSY: usize = 320;
+/// Workgroups up to which each makes bytes of activations for itself.
+const LOCAL_GROUPS: usize = 2048;
+/// Vectors of activations that one invocation then makes bytes of, at most.
+const LOCAL_EACH: usize = 3;
 /// Columns that a share of a split sum has at least.
 const LEAST_SHARE: usize = 1024;
 
@@ -88,6 +92,24 @@ impl Tuning<'_> {
             tiles: per_group,
             unroll: unroll.min(units * 8 / invocations).max(1),
         }
+    }
+
+    /// Whether each workgroup makes bytes of activations for itself: a kernel less, where it has
+    /// little else to do and the memory.
+    pub(crate) fn makes_bytes(
+        &self,
+        tile: &MatvecTile,
+        tiles: usize,
+        units: usize,
+        tokens: usize,
+    ) -> bool {
+        let groups = tiles.div_ceil(tile.tiles);
+        let bytes = tokens * units.next_multiple_of(4) * (64 + 16)
+            + tile.tiles * tokens * 8 * (tile.invocations / self.subgroup().max(1)) * 4;
+        self.subgroup() >= 8
+            && groups <= LOCAL_GROUPS
+            && tokens * units * 8 <= LOCAL_EACH * tile.invocations
+            && bytes <= self.abilities.max_workgroup_bytes as usize
     }
 
     /// Tiles of `coop`, each with the most tokens that it is best for.

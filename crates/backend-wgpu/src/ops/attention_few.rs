@@ -26,7 +26,8 @@ pub(super) fn attention_few(
     }
     let (id, cache) = cx.cache(state);
     let per_kv = spec.n_heads / spec.n_kv_heads;
-    let together = together(per_kv, quads, cx.abilities.max_workgroup_bytes);
+    let max_bytes = cx.abilities.max_workgroup_bytes;
+    let together = together(per_kv, quads, max_bytes);
     let blocks = per_kv.div_ceil(together) * spec.n_kv_heads;
     let splits = splits(blocks, cache.capacity);
     let own_key = cx.is_written(state);
@@ -38,7 +39,7 @@ pub(super) fn attention_few(
     let when = When { rows: y.rows, least: 0, most: FEW };
     let with_horizons = |kernel: Kernel| horizons.into_iter().fold(kernel, |k, h| k.read(*h));
 
-    let shader = few(spec.head_dim, cache.halves, horizons.is_some(), together);
+    let shader = few(spec.head_dim, cache.halves, horizons.is_some(), together, max_bytes);
     let kernel = Kernel::new(shader)
         .words(&[len, spec.n_heads, spec.n_kv_heads, cache.capacity as u32])
         .words(&[spec.scale.to_bits(), window, own_key.into(), splits])
@@ -66,13 +67,22 @@ pub(super) fn attention_few(
 }
 
 /// What finds the parts of a query.
-pub(crate) fn few(head_dim: u32, halves: bool, horizons: bool, together: u32) -> Shader {
+pub(crate) fn few(
+    head_dim: u32,
+    halves: bool,
+    horizons: bool,
+    together: u32,
+    max_bytes: u32,
+) -> Shader {
+    let quads = head_dim.div_ceil(4);
     Shader::new("attention_few")
         .unchecked()
         .with("HALVES", halves)
         .with("HORIZONS", horizons)
         .constant("HD", head_dim)
         .constant("GT", together)
+        .constant("NG", at_once(together, quads, max_bytes))
+        .constant("TURNS", WORKGROUP / quads)
 }
 
 /// What makes one of them.
@@ -85,12 +95,25 @@ pub(crate) fn join(head_dim: u32, horizons: bool) -> Shader {
 
 /// Query heads of one workgroup: as many as share keys and fit.
 pub(crate) fn together(per_kv: u32, quads: u32, max_bytes: u32) -> u32 {
-    let bytes = |heads: u32| heads * (16 * quads + 8 * 36 * 4 + 2 * 128 + 16) + 16 * WORKGROUP;
     let mut heads = 8.min(per_kv.next_power_of_two());
-    while heads > 1 && bytes(heads) > max_bytes {
+    while heads > 1 && shared_bytes(heads, quads, 1) > max_bytes {
         heads /= 2;
     }
     heads
+}
+
+/// Heads whose sums are joined at once.
+fn at_once(together: u32, quads: u32, max_bytes: u32) -> u32 {
+    let mut heads = together.min(4);
+    while heads > 1 && shared_bytes(together, quads, heads) > max_bytes {
+        heads /= 2;
+    }
+    heads
+}
+
+/// Bytes that a workgroup shares.
+fn shared_bytes(together: u32, quads: u32, at_once: u32) -> u32 {
+    together * (16 * quads + 8 * 36 * 4 + 2 * 128 + 16) + at_once * 16 * WORKGROUP
 }
 
 /// Workgroups that share the keys of a query at most; `attention_few_join` has room for so many.

@@ -5,8 +5,8 @@ use lapidary_program::Dim;
 
 use super::kernel::Kernel;
 use crate::compile::MethodCompiler;
-use crate::linear::kernels::{self, Variant};
-use crate::linear::{CoopTile, PackedForm, Sections, TILE_ROWS, Tuning, UNIT};
+use crate::linear::kernels::{self, Activations, Gated, Variant};
+use crate::linear::{CoopTile, MatvecTile, PackedForm, Sections, TILE_ROWS, Tuning, UNIT};
 use crate::shader::Shader;
 use crate::step::{Bound, Count, Grid, Value, When, Work};
 use crate::weights::{RawLayout, ShardId, Span};
@@ -26,24 +26,33 @@ pub(super) fn linear(
     }
 }
 
-/// Linears of one form that read the same rows. With a gate there are two, and `gate` is
-/// `gelu_tanh` of the first times the second.
+/// A gate behind linears.
+#[derive(Clone, Copy)]
+pub(crate) struct Gate {
+    /// What it makes: `gelu_tanh` of the first linear times the other factor.
+    pub y: Value,
+    /// The other factor: channels of a value from one on, or else the second linear.
+    pub up: Option<(Value, u32)>,
+}
+
+/// Linears of one form that read the same rows.
 pub(crate) fn linears(
     cx: &mut MethodCompiler<'_>,
     weights: &[&str],
     form: PackedForm,
     x: Value,
     ys: &[Value],
-    gate: Option<Value>,
+    gate: Option<Gate>,
 ) {
     packed(cx, weights, None, form, x, ys, gate);
-    if let Some(y) = gate {
-        // More tokens have made the two factors.
+    if let Some(Gate { y, up }) = gate {
+        // More tokens have made the factors.
         let least = Tuning::few(has_coop(cx, &form)).last().copied().unwrap_or(0) + 1;
+        let (up, start) = up.unwrap_or_else(|| (ys[1], 0));
         Kernel::over(cx, Shader::new("gelu_gate"), y)
-            .words(&[ys[1].channels as u32, 0])
+            .words(&[up.channels as u32, start])
             .read(ys[0])
-            .read(ys[1])
+            .read(up)
             .write(y)
             .when(When { rows: y.rows, least, most: usize::MAX })
             .elements(cx, y);
@@ -63,7 +72,7 @@ fn packed(
     form: PackedForm,
     x: Value,
     ys: &[Value],
-    gate: Option<Value>,
+    gate: Option<Gate>,
 ) {
     let bias = bias.map(|b| cx.vector(b));
     let shards = cx.packed(weights, form);
@@ -75,15 +84,59 @@ fn packed(
     let coop = has_coop(cx, &form);
     let few = Tuning::few(coop);
     let most = few.last().copied().unwrap_or(0);
-    let prepared = if bytes { Some(rows_to_bytes(cx, &form, x, most)) } else { None };
+    let n_tiles = shards.iter().map(|(_, tiles, _)| tiles.len());
+    let shape = MatvecShape { gated: gated(gate), units: form.units(), bytes };
+    // Calls of fewer tokens have their bytes made by each workgroup.
+    let local = |tokens: &&usize| {
+        let own = |tiles| shape.activations(&tuning, tiles, **tokens) == Activations::OwnBytes;
+        n_tiles.clone().all(own)
+    };
+    let n_local = few.iter().take_while(local).last().copied().unwrap_or(0);
+    let prepared =
+        (bytes && n_local < most).then(|| rows_to_bytes(cx, &form, x, (n_local + 1, most)));
     let halves = if coop { Some(rows_to_halves(cx, &form, x, most + 1)) } else { None };
     for (id, tiles, spans) in shards {
         let sections = form.sections(tiles.len());
         let part = Part { form, id, tiles: tiles.len(), spans, sections, bias, len, x, ys, gate };
-        part.few(cx, &tuning, few, prepared);
+        part.few(cx, &tuning, few, (bytes, n_local), prepared);
         match halves {
             Some(halves) => part.many(cx, &tuning, halves, most + 1),
             None => part.tile(cx, most + 1),
+        }
+    }
+}
+
+fn gated(gate: Option<Gate>) -> Gated {
+    match gate {
+        None => Gated::Not,
+        Some(Gate { up: None, .. }) => Gated::Second,
+        Some(Gate { up: Some(_), .. }) => Gated::Up,
+    }
+}
+
+/// What `matvec` depends on besides the tiles of a matrix and the tokens of a call.
+#[derive(Clone, Copy)]
+struct MatvecShape {
+    gated: Gated,
+    units: usize,
+    /// Whether activations become bytes.
+    bytes: bool,
+}
+
+impl MatvecShape {
+    fn tile(&self, tuning: &Tuning<'_>, tiles: usize, tokens: usize) -> MatvecTile {
+        let tile = tuning.matvec(tiles, self.units, tokens);
+        if self.gated == Gated::Second { MatvecTile { tiles: 2, ..tile } } else { tile }
+    }
+
+    fn activations(&self, tuning: &Tuning<'_>, tiles: usize, tokens: usize) -> Activations {
+        let tile = self.tile(tuning, tiles, tokens);
+        if !self.bytes {
+            Activations::Floats
+        } else if tuning.makes_bytes(&tile, tiles, self.units, tokens) {
+            Activations::OwnBytes
+        } else {
+            Activations::Bytes
         }
     }
 }
@@ -99,7 +152,7 @@ struct Part<'a> {
     len: u32,
     x: Value,
     ys: &'a [Value],
-    gate: Option<Value>,
+    gate: Option<Gate>,
 }
 
 impl Part<'_> {
@@ -159,39 +212,45 @@ impl Part<'_> {
         cx: &mut MethodCompiler<'_>,
         tuning: &Tuning<'_>,
         tokens: &[usize],
-        bytes: Option<[Value; 2]>,
+        (bytes, n_local): (bool, usize),
+        prepared: Option<[Value; 2]>,
     ) {
         let (units, mut least) = (self.form.units(), 1);
         for &tokens in tokens {
-            let mut tile = tuning.matvec(self.tiles, units, tokens);
-            if self.gate.is_some() {
-                tile.tiles = 2;
-            }
+            let gated = gated(self.gate);
+            let shape = MatvecShape { gated, units, bytes };
+            let tile = shape.tile(tuning, self.tiles, tokens);
+            let prepared = prepared.filter(|_| tokens > n_local);
+            let activations = match prepared {
+                Some(_) => Activations::Bytes,
+                None if bytes => Activations::OwnBytes,
+                None => Activations::Floats,
+            };
+            let up = self.gate.and_then(|gate| gate.up);
             let slots = tile.invocations / TILE_ROWS;
             let outs = if self.gate.is_some() { 1 } else { self.spans.len() };
-            let shader = self.variant(outs).matvec(
-                &tile,
-                tokens,
-                bytes.is_some(),
-                self.gate.is_some(),
-                tuning.subgroup(),
-            );
+            let shader =
+                self.variant(outs).matvec(&tile, tokens, activations, gated, tuning.subgroup());
             let rounds = units / (slots * tile.unroll);
             let mut kernel = Kernel::new(shader)
                 .words(&[self.len, units as u32, self.tiles as u32, rounds as u32])
                 .words(&[self.form.steps() as u32, self.form.units_per_step() as u32])
                 .words(&[self.form.cols as u32, 0])
                 .words(&self.outs())
+                .words(&up.map_or([0; 2], |(up, start)| [up.channels as u32, start]))
                 .reads(self.section(&self.sections.codes))
                 .reads(self.section(&self.sections.rows))
-                .read(bytes.map_or(self.x, |[bytes, _]| bytes));
+                .read(prepared.map_or(self.x, |[bytes, _]| bytes));
             kernel = match self.gate {
-                Some(gate) => kernel.write(gate),
+                Some(gate) => kernel.write(gate.y),
                 None => self.write_outs(kernel),
             };
             kernel = self.read_scales(kernel);
-            if let Some([_, scales]) = bytes {
+            if let Some([_, scales]) = prepared {
                 kernel = kernel.read(scales);
+            }
+            if let Some((up, _)) = up {
+                kernel = kernel.read(up);
             }
             let groups = self.tiles.div_ceil(tile.tiles);
             self.read_bias(kernel).when(self.when(least, tokens)).groups(
@@ -311,7 +370,7 @@ fn rows_to_bytes(
     cx: &mut MethodCompiler<'_>,
     form: &PackedForm,
     x: Value,
-    most: usize,
+    (least, most): (usize, usize),
 ) -> [Value; 2] {
     let units = form.units();
     let rows = Dim::Fixed(most as u64);
@@ -323,7 +382,7 @@ fn rows_to_bytes(
         .read(x)
         .write(bytes)
         .write(scales)
-        .when(When { rows: x.rows, least: 1, most })
+        .when(When { rows: x.rows, least, most })
         .groups(cx, Count::of(x.rows, units.div_ceil(32), 1), Work::Rows(x.rows, form.cols as u64));
     [bytes, scales]
 }

@@ -13,6 +13,7 @@ mod conv2d;
 mod experts;
 mod gather_rows;
 pub(crate) mod gelu_gate;
+pub(crate) mod heads;
 mod kernel;
 mod kv_write;
 mod layer_norm;
@@ -23,6 +24,7 @@ pub(crate) mod residual;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
 mod router;
+mod rows;
 mod scale;
 mod scale_by;
 mod self_attention;
@@ -71,7 +73,7 @@ pub(crate) fn compile(
     }
 }
 
-pub(crate) use linear::linears;
+pub(crate) use linear::{Gate, linears};
 
 /// Adds the kernel of an op that goes over elements or rows.
 fn compile_rows(cx: &mut MethodCompiler<'_>, op: &Op, x: &[Value], y: Value) {

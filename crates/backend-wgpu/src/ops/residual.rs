@@ -1,6 +1,7 @@
 use lapidary_program::Op;
 
 use super::kernel::Kernel;
+use super::rows::Rows;
 use crate::compile::MethodCompiler;
 use crate::shader::Shader;
 use crate::step::{Bound, Count, Value, Work};
@@ -29,12 +30,16 @@ pub(crate) fn residual(
         _ => None,
     });
     let weighs = |norm: &Option<Norm>| norm.as_ref().is_some_and(|n| n.weight.is_some());
+    let channels = y.channels as u32;
+    let rows = Rows::new(cx.abilities, channels, channels.is_multiple_of(4));
     let shader = Shader::new("residual")
         .with("PRE", pre.is_some())
         .with("PRE_WEIGHT", weighs(&pre))
         .with("SCALE", scale.is_some())
         .with("POST", post.is_some())
-        .with("POST_WEIGHT", weighs(&post));
+        .with("POST_WEIGHT", weighs(&post))
+        .constant("CH", channels);
+    let shader = rows.constants(shader);
     let numbers = |norm: &Option<Norm>| {
         norm.as_ref().map_or([0; 2], |n| [n.eps.to_bits(), n.offset.to_bits()])
     };
@@ -43,7 +48,7 @@ pub(crate) fn residual(
     let none = Bound::Value(x.place);
     let weight = |norm: &Option<Norm>| norm.as_ref().and_then(|n| n.weight).unwrap_or(none);
     let mut kernel = Kernel::new(shader)
-        .words(&[len, y.channels as u32])
+        .words(&[len])
         .words(&numbers(&pre))
         .words(&numbers(&post))
         .words(&[scale.map_or(1, |(_, width)| width)])

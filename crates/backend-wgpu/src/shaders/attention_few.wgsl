@@ -38,9 +38,8 @@ struct Params {
 
 const QUADS = $((HD+3)/4)u;
 const LOW: f32 = -3.0e38;
-// Quads of values that are summed at once, and how many invocations take turns with the keys.
+// Quads of values that are summed at once; TURNS parts of the workgroup take turns with the keys.
 const SPAN = QUADS;
-const TURNS = WG / SPAN;
 // A row of partial scores; chosen so that neither writing nor reading them meets in a bank.
 const STRIDE = 36u;
 
@@ -49,7 +48,7 @@ var<workgroup> partial: array<f32, $(GT*8)u * STRIDE>;
 var<workgroup> scores: array<f32, $(GT*32)u>;
 var<workgroup> weights: array<f32, $(GT*32)u>;
 var<workgroup> shrinks: array<f32, $(GT)u>;
-var<workgroup> sums: array<vec4<f32>, WG>;
+var<workgroup> sums: array<vec4<f32>, $(NG*256)>;
 
 fn query_quad(row: u32, i: u32) -> vec4<f32> {
 #if HD%4 == 0
@@ -107,21 +106,34 @@ fn main(
     var acc_$(G) = vec4<f32>();
 #endfor
     for (var start = first; start <= last; start += 32) {
+        // All of the tile is asked for at once; what is beyond the last key is that key again.
+        let k = min(start + i32(lane / 8u), last);
+        let of_key = (base + u32(k) % params.capacity) * QUADS;
+#for I 0 ((HD+3)/4+7)/8
+        let key_$(I) = keys[of_key + min(lane % 8u + $(8*I)u, QUADS - 1u)];
+#endfor
+#for J 0 (32+TURNS-1)/TURNS
+        let v_$(J) = min(start + i32(min(turn, TURNS - 1u) + $(J*TURNS)u), last);
+        let value_$(J) = values[(base + u32(v_$(J)) % params.capacity) * QUADS + quad_at];
+#endfor
         workgroupBarrier();
         {
-            let k = start + i32(lane / 8u);
 #for G 0 GT
             var s_$(G) = 0.0;
 #endfor
-            if k <= last {
-                let start_of_key = (base + u32(k) % params.capacity) * QUADS;
-                for (var i = lane % 8u; i < QUADS; i += 8u) {
-                    let quad = widen(keys[start_of_key + i]);
+#for I 0 ((HD+3)/4+7)/8
+#if (I+1)*8 > (HD+3)/4
+            if lane % 8u + $(8*I)u < QUADS {
+#else
+            {
+#endif
+                let i = lane % 8u + $(8*I)u;
+                let quad = widen(key_$(I));
 #for G 0 GT
-                    s_$(G) += dot(queries[$(G)u * QUADS + i], quad);
+                s_$(G) += dot(queries[$(G)u * QUADS + i], quad);
 #endfor
-                }
             }
+#endfor
             let to = lane % 8u * STRIDE + lane / 8u;
 #for G 0 GT
             partial[$(G*8)u * STRIDE + to] = s_$(G);
@@ -157,28 +169,39 @@ fn main(
 #for G 0 GT
         acc_$(G) *= shrinks[$(G)];
 #endfor
+        // A key beyond the last weighs nothing.
         if turn < TURNS {
-            let here = min(32u, u32(last - start) + 1u);
-            for (var j = turn; j < here; j += TURNS) {
-                let row = base + u32(start + i32(j)) % params.capacity;
-                let quad = widen(values[row * QUADS + quad_at]);
+#for J 0 (32+TURNS-1)/TURNS
+#if (J+1)*TURNS > 32
+            if turn + $(J*TURNS)u < 32u {
+#else
+            {
+#endif
+                let quad = widen(value_$(J));
+                let of_weights = (turn + $(J*TURNS)u) * $(GT)u;
 #for G 0 GT
-                acc_$(G) += weights[j * $(GT)u + $(G)u] * quad;
+                acc_$(G) += weights[of_weights + $(G)u] * quad;
 #endfor
             }
+#endfor
         }
     }
-    // What the turns have found, head by head.
-#for G 0 GT
+    // What the turns have found, NG heads at a time.
+#for H 0 GT/NG
     workgroupBarrier();
-    sums[lane] = acc_$(G);
+#for G 0 NG
+    sums[lane * $(NG)u + $(G)u] = acc_$(H*NG+G);
+#endfor
     workgroupBarrier();
-    if lane < SPAN && $(G)u < n_queries {
-        var sum = sums[lane];
+    for (var i = lane; i < SPAN * $(NG)u; i += WG) {
+        var sum = sums[i];
         for (var p = 1u; p < TURNS; p++) {
-            sum += sums[lane + p * SPAN];
+            sum += sums[i + p * SPAN * $(NG)u];
         }
-        parts[((row0 + $(G)u) * params.splits + split) * QUADS + lane] = sum;
+        let g = $(H*NG)u + i % $(NG)u;
+        if g < n_queries {
+            parts[((row0 + g) * params.splits + split) * QUADS + i / $(NG)u] = sum;
+        }
     }
 #endfor
     if own_head < $(GT)u {

@@ -1,10 +1,9 @@
-// y = (x + norm(a)) · s, and z = norm(y), over rows of `channels`; each part by a switch:
+// y = (x + norm(a)) · s, and z = norm(y), over rows of CH channels; each part by a switch:
 // PRE (PRE_WEIGHT) the norm of a, SCALE the factor s [width], POST (POST_WEIGHT) z.
-// One workgroup per row. The arithmetic is that of rms_norm, add and scale_by.
-const WG: u32 = 256u;
+// One workgroup per row, N vectors of V channels for each invocation: all are asked for before the
+// first is needed. The arithmetic is that of rms_norm, add and scale_by.
 struct Params {
     len: u32,
-    channels: u32,
     pre_eps: f32,
     pre_offset: f32,
     post_eps: f32,
@@ -12,23 +11,27 @@ struct Params {
     width: u32,
 }
 #include prelude
+#include vectors
 #include workgroup_sum
 
-@group(0) @binding(2) var<storage, read> x: array<f32>;
-@group(0) @binding(3) var<storage, read> a: array<f32>;
-@group(0) @binding(4) var<storage, read_write> y: array<f32>;
+@group(0) @binding(2) var<storage, read> x: array<Vector>;
+@group(0) @binding(3) var<storage, read> a: array<Vector>;
+@group(0) @binding(4) var<storage, read_write> y: array<Vector>;
 #if PRE_WEIGHT
-@group(0) @binding(5) var<storage, read> pre_weight: array<f32>;
+@group(0) @binding(5) var<storage, read> pre_weight: array<Vector>;
 #endif
 #if SCALE
 @group(0) @binding(6) var<storage, read> factor: array<f32>;
 #endif
 #if POST_WEIGHT
-@group(0) @binding(7) var<storage, read> post_weight: array<f32>;
+@group(0) @binding(7) var<storage, read> post_weight: array<Vector>;
 #endif
 #if POST
-@group(0) @binding(8) var<storage, read_write> z: array<f32>;
+@group(0) @binding(8) var<storage, read_write> z: array<Vector>;
 #endif
+
+// Vectors of a row.
+const ROW = $(CH/V)u;
 
 @compute @workgroup_size(WG)
 fn main(
@@ -40,39 +43,67 @@ fn main(
     if row >= len_of(params.len) {
         return;
     }
-    let start = row * params.channels;
-    let width = f32(params.channels);
+    let start = row * ROW;
+#for I 0 N
+    // Beyond the end, the last is read again and nothing is done with it.
+    let i_$(I) = min(lane + $(I*WG)u, ROW - 1u);
+    let in_$(I) = lane + $(I*WG)u < ROW;
+    let x_$(I) = x[start + i_$(I)];
+    var a_$(I) = a[start + i_$(I)];
+#if PRE_WEIGHT
+    let pre_$(I) = params.pre_offset + pre_weight[i_$(I)];
+#endif
+#if SCALE
+#if V == 4
+    let at_$(I) = vec4<u32>(4u * i_$(I)) + vec4<u32>(0u, 1u, 2u, 3u);
+    let s_$(I) = vec4<f32>(
+        factor[at_$(I).x % params.width],
+        factor[at_$(I).y % params.width],
+        factor[at_$(I).z % params.width],
+        factor[at_$(I).w % params.width],
+    );
+#else
+    let s_$(I) = factor[i_$(I) % params.width];
+#endif
+#endif
+#if POST_WEIGHT
+    let post_$(I) = params.post_offset + post_weight[i_$(I)];
+#endif
+#endfor
 #if PRE
     var squares = 0.0;
-    for (var i = lane; i < params.channels; i += WG) {
-        squares += a[start + i] * a[start + i];
-    }
-    let root = sqrt(workgroup_sum(lane, squares) / width + params.pre_eps);
+#for I 0 N
+    squares += select(0.0, sum_of(a_$(I) * a_$(I)), in_$(I));
+#endfor
+    let root = sqrt(workgroup_sum(lane, squares) / $(CH).0 + params.pre_eps);
 #endif
     var made_squares = 0.0;
-    for (var i = lane; i < params.channels; i += WG) {
-        var added = a[start + i];
+#for I 0 N
 #if PRE
-        added /= root;
+    a_$(I) /= root;
 #endif
 #if PRE_WEIGHT
-        added *= params.pre_offset + pre_weight[i];
+    a_$(I) *= pre_$(I);
 #endif
-        var made = x[start + i] + added;
+    var made_$(I) = x_$(I) + a_$(I);
 #if SCALE
-        made *= factor[i % params.width];
+    made_$(I) *= s_$(I);
 #endif
-        y[start + i] = made;
-        made_squares += made * made;
+    if in_$(I) {
+        y[start + i_$(I)] = made_$(I);
+        made_squares += sum_of(made_$(I) * made_$(I));
     }
+#endfor
 #if POST
-    let made_root = sqrt(workgroup_sum(lane, made_squares) / width + params.post_eps);
-    for (var i = lane; i < params.channels; i += WG) {
-        var normed = y[start + i] / made_root;
+    let made_root = sqrt(workgroup_sum(lane, made_squares) / $(CH).0 + params.post_eps);
+#for I 0 N
+    made_$(I) /= made_root;
 #if POST_WEIGHT
-        normed *= params.post_offset + post_weight[i];
+    made_$(I) *= post_$(I);
 #endif
-        z[start + i] = normed;
+    if in_$(I) {
+        z[start + i_$(I)] = made_$(I);
     }
+#endfor
 #endif
 }

@@ -1,4 +1,22 @@
 // The sum of one number per invocation of a workgroup of WG, known to all of them.
+// SG: the size of a subgroup, if it is known and may be used.
+#if SG
+var<workgroup> partial: array<f32, $(WG/SG)>;
+
+fn workgroup_sum(lane: u32, x: f32) -> f32 {
+    let own = subgroupAdd(x);
+    if lane % $(SG)u == 0u {
+        partial[lane / $(SG)u] = own;
+    }
+    workgroupBarrier();
+    var sum = 0.0;
+#for I 0 WG/SG
+    sum += partial[$(I)];
+#endfor
+    workgroupBarrier();
+    return sum;
+}
+#else
 var<workgroup> partial: array<f32, WG>;
 
 fn workgroup_sum(lane: u32, x: f32) -> f32 {
@@ -14,3 +32,4 @@ fn workgroup_sum(lane: u32, x: f32) -> f32 {
     workgroupBarrier();
     return sum;
 }
+#endif

@@ -2,7 +2,9 @@
 // W packed (`linear/form.rs`): tiles of 8 rows, units of 32 columns. x: MODE 0 as it is; MODE 1 in
 // two bytes, MODE 2 in one (`rows_to_bytes`). BITS: 4, 8; 16 f16, 17 bf16, 32 f32.
 // Workgroup: NT invocations, R tiles; an invocation takes one row of each and every NT/8-th unit.
+// LOCAL: x comes as it is, and each workgroup makes bytes of its U units for itself.
 // SG: size of a subgroup if it is known and may be used. GLU: gelu_tanh(first half) · second half.
+// UP: gelu_tanh(what is made) · some channels of `up`.
 struct Params {
     len: u32,
     units: u32,
@@ -14,11 +16,13 @@ struct Params {
     cols: u32,
     pad: u32,
     outs: array<vec4<u32>, 3>,
+    /// Channels of `up`, and the first of them that is a factor.
+    up: vec4<u32>,
 }
 #include prelude
 @group(0) @binding(2) var<storage, read> codes: array<vec4<u32>>;
 @group(0) @binding(3) var<storage, read> rows: array<f32>;
-#if MODE == 0
+#if MODE == 0 || LOCAL
 @group(0) @binding(4) var<storage, read> x: array<vec4<f32>>;
 #else
 @group(0) @binding(4) var<storage, read> x: array<vec4<u32>>;
@@ -29,15 +33,18 @@ struct Params {
 #if SCALE
 @group(0) @binding($(5+OUTS)) var<storage, read> scales: Scales;
 #endif
-#if MODE
+#if MODE && !LOCAL
 @group(0) @binding($(6+OUTS)) var<storage, read> x_scales: array<vec4<f32>>;
 #endif
 #if BIAS
-@group(0) @binding($(5+OUTS+(SCALE>0)+(MODE>0))) var<storage, read> bias: array<f32>;
+@group(0) @binding($(5+OUTS+(SCALE>0)+(MODE>LOCAL))) var<storage, read> bias: array<f32>;
+#endif
+#if UP
+@group(0) @binding($(5+OUTS+(SCALE>0)+(MODE>LOCAL))) var<storage, read> up: array<f32>;
 #endif
 #include linear/factors
 #include linear/store
-#if GLU
+#if GLU || UP
 #include functions
 #endif
 
@@ -51,22 +58,27 @@ const PARTS = $(NT/8)u;
 #endif
 var<workgroup> partial: array<f32, $(R*TOK*8)*PARTS>;
 
+#if LOCAL
+#include linear/local_bytes
+#endif
 #if MODE == 0 && BITS == 4
-// Codes of four bytes at the top of the mantissa of numbers from 1 to 2.
+// A sixteenth of the codes of four bytes, less the offset: as the top of the mantissa of numbers
+// from 1 to 2, which is faster than to convert them.
+fn sixteenths(v: vec4<u32>) -> vec4<f32> {
+    return bitcast<vec4<f32>>((v & vec4<u32>(0x00780000u)) | ONE) - $(16+OFF).0 / 16.0;
+}
 fn low(w: u32) -> vec4<f32> {
-    let v = vec4<u32>(w << 19u, w << 11u, w << 3u, w >> 5u);
-    return bitcast<vec4<f32>>((v & vec4<u32>(0x00780000u)) | ONE);
+    return sixteenths(vec4<u32>(w << 19u, w << 11u, w << 3u, w >> 5u));
 }
 fn high(w: u32) -> vec4<f32> {
-    let v = vec4<u32>(w << 15u, w << 7u, w >> 1u, w >> 9u);
-    return bitcast<vec4<f32>>((v & vec4<u32>(0x00780000u)) | ONE);
+    return sixteenths(vec4<u32>(w << 15u, w << 7u, w >> 1u, w >> 9u));
 }
 #endif
 #if MODE == 0 && BITS == 8
 fn bytes(word: u32) -> vec4<f32> {
     let w = word ^ 0x80808080u;
     let v = vec4<u32>(w << 15u, w << 7u, w >> 1u, w >> 9u);
-    return bitcast<vec4<f32>>((v & vec4<u32>(0x007f8000u)) | ONE);
+    return bitcast<vec4<f32>>((v & vec4<u32>(0x007f8000u)) | ONE) - $(256+OFF).0 / 256.0;
 }
 #endif
 #if BITS == 16
@@ -105,6 +117,10 @@ fn main(
     let tile_$(J) = min(first + $(J)u, params.tiles - 1u);
 #endfor
 #endif
+#if LOCAL
+    make_bytes(thread, len);
+    workgroupBarrier();
+#endif
 #for T 0 TOK
     let token_$(T) = min($(T)u, len - 1u);
 #for J 0 R
@@ -141,8 +157,10 @@ fn main(
             let x_$(C) = x[at + $(C)u];
 #endif
 #endfor
+#if AFFINE
             let sum_lo = sum4((x_0 + x_1) + (x_2 + x_3));
             let sum_hi = sum4((x_4 + x_5) + (x_6 + x_7));
+#endif
 #for J 0 R
             {
 #if BITS == 4
@@ -154,8 +172,8 @@ fn main(
                 let d_$(H*2+W) = even_$(H*2+W) * low(c[$(H*2+W)]) + odd_$(H*2+W) * high(c[$(H*2+W)]);
 #endfor
 #endfor
-                let lo = 16.0 * (sum4(d_0 + d_1) - $(16+OFF).0 / 16.0 * sum_lo);
-                let hi = 16.0 * (sum4(d_2 + d_3) - $(16+OFF).0 / 16.0 * sum_hi);
+                let lo = 16.0 * sum4(d_0 + d_1);
+                let hi = 16.0 * sum4(d_2 + d_3);
 #endif
 #if BITS == 8
 #for H 0 2
@@ -165,8 +183,8 @@ fn main(
                 let d_$(H*2+W) = even_$(H*2+W) * bytes(c_$(E)_$(J)_$(H)[$(W*2)]) + odd_$(H*2+W) * bytes(c_$(E)_$(J)_$(H)[$(W*2+1)]);
 #endfor
 #endfor
-                let lo = 256.0 * (sum4(d_0 + d_1) - $(256+OFF).0 / 256.0 * sum_lo);
-                let hi = 256.0 * (sum4(d_2 + d_3) - $(256+OFF).0 / 256.0 * sum_hi);
+                let lo = 256.0 * sum4(d_0 + d_1);
+                let hi = 256.0 * sum4(d_2 + d_3);
 #endif
 #if BITS == 16 || BITS == 17
                 var d = vec4<f32>();
@@ -195,10 +213,19 @@ fn main(
             // Four units of a token stand side by side, so that a subgroup reads them at once.
             let at = (token_$(T) * ((params.units + 3u) / 4u) + (u_$(E) >> 2u)) * $(8*(3-MODE))u + (u_$(E) & 3u);
 #for P 0 3-MODE
+#if LOCAL
+            let a_$(P) = local_bytes[at + $(8*P)u];
+            let b_$(P) = local_bytes[at + $(8*P+4)u];
+#else
             let a_$(P) = x[at + $(8*P)u];
             let b_$(P) = x[at + $(8*P+4)u];
+#endif
 #endfor
+#if LOCAL
+            let s = local_scales[token_$(T) * params.units + u_$(E)];
+#else
             let s = x_scales[token_$(T) * params.units + u_$(E)];
+#endif
 #for J 0 R
             {
 #if BITS == 4
@@ -306,7 +333,14 @@ fn main(
 #if SCALE
             sum *= rows[row];
 #endif
+#if UP
+            let column = params.outs[0].z + row;
+            if row < params.outs[0].y {
+                store(token, row, gelu_tanh(sum) * up[token * params.up.x + params.up.y + column]);
+            }
+#else
             store(token, row, sum);
+#endif
         }
 #endif
     }
