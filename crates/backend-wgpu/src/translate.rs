@@ -8,6 +8,7 @@ use naga::back::{hlsl, msl, spv};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 
 use crate::linear::kernels::tests as linear;
+use crate::ops::attention_many::tests as attention_many;
 use crate::shader::{FILES, Shader};
 
 /// Every variant that ops ask for, with heads of up to 1024 channels.
@@ -21,9 +22,12 @@ fn variants() -> Vec<Shader> {
         ("linear_plain", &[&[], &["BIAS"]]),
         ("rms_norm", &[&[], &["WEIGHT"]]),
     ];
-    let mut all = linear::variants();
+    let mut all = attention_many::variants();
+    all.extend(linear::variants());
     let is_main = |text: &str| text.contains("fn main(");
-    let unrolled = |stem: &str| stem.starts_with("linear/");
+    let unrolled = |stem: &str| {
+        stem.starts_with("linear/") || ["attention_coop", "attention_many"].contains(&stem)
+    };
     for (stem, text) in FILES.iter().filter(|(stem, text)| is_main(text) && !unrolled(stem)) {
         if text.contains("ACC") || text.contains("SPLITS") {
             all.extend(of_heads(stem));
@@ -43,19 +47,15 @@ fn of_heads(stem: &'static str) -> Vec<Shader> {
         let of = |stem| Shader::new(stem).constant("ACC", quads);
         match stem {
             "attention" => {
-                for (halves, horizons, split) in [
-                    (false, false, false),
-                    (true, true, false),
-                    (false, true, true),
-                    (true, false, true),
-                ] {
+                for (halves, horizons) in [(false, true), (true, false)] {
                     for together in if quads > 2 { [1].as_slice() } else { &[1, 4] } {
                         let shader = of(stem)
                             .with("HALVES", halves)
                             .with("HORIZONS", horizons)
-                            .with("SPLIT", split)
+                            .with("SPLIT", true)
+                            .constant("SPLITS", 16)
                             .constant("GT", *together);
-                        all.push(if split { shader.constant("SPLITS", 16) } else { shader });
+                        all.push(shader);
                     }
                 }
             }
@@ -115,7 +115,8 @@ fn every_kernel_becomes_spirv_metal_and_hlsl() {
 /// Only Vulkan has these.
 #[test]
 fn kernels_with_matrices_become_spirv() {
-    let all = linear::matrix_variants();
+    let mut all = linear::matrix_variants();
+    all.extend(attention_many::matrix_variants());
     for shader in &all {
         let (module, info) = parse(shader);
         let options = spv::Options { lang_version: (1, 6), ..Default::default() };

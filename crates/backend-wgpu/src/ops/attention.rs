@@ -1,5 +1,6 @@
 use lapidary_program::{AttentionSpec, Dim};
 
+use super::attention_many::ManyQueries;
 use super::kernel::Kernel;
 use crate::compile::MethodCompiler;
 use crate::shader::Shader;
@@ -36,16 +37,14 @@ pub(super) fn attention(
         spec.window.unwrap_or(0),
         own_key.into(),
     ];
-    let kernel = |split: bool, made: Value| {
-        let mut shader = Shader::new("attention")
+    let kernel = |made: Value| {
+        let shader = Shader::new("attention")
             .with("HALVES", cache.halves)
             .with("HORIZONS", horizons.is_some())
-            .with("SPLIT", split)
+            .with("SPLIT", true)
             .constant("ACC", accumulators(spec.head_dim))
-            .constant("GT", together);
-        if split {
-            shader = shader.constant("SPLITS", SPLITS);
-        }
+            .constant("GT", together)
+            .constant("SPLITS", SPLITS);
         let kernel = Kernel::new(shader).words(&words).read(x[0]).read(x[1]).read(x[2]);
         let kernel = kernel.reads(Bound::Keys(id)).reads(Bound::Values(id)).write(made);
         horizons.into_iter().fold(kernel, |kernel, h| kernel.read(*h))
@@ -53,14 +52,22 @@ pub(super) fn attention(
     let most = cache.capacity as u64;
     let work = Work::Keys(y.rows, 2 * y.channels as u64, most);
     let few = When { rows: y.rows, least: 0, most: SPLIT_ROWS };
-    let many = When { rows: y.rows, least: SPLIT_ROWS + 1, most: usize::MAX };
     let wide = (spec.n_heads * SPLITS * (spec.head_dim + 2)) as usize;
     let parts = cx.scratch(Dim::Fixed(SPLIT_ROWS as u64), wide);
     let groups = Count::of(y.rows, (blocks * SPLITS) as usize, 1);
-    kernel(true, parts).when(few).groups(cx, groups, work);
+    kernel(parts).when(few).groups(cx, groups, work);
     let join = Kernel::over(cx, Shader::new("attention_join").constant("SPLITS", SPLITS), y);
     join.words(&[spec.head_dim]).read(parts).write(y).when(few).elements(cx, y);
-    kernel(false, y).when(many).groups(cx, Count::of(y.rows, blocks as usize, 1), work);
+    let many = ManyQueries {
+        spec,
+        cache: (id, cache.capacity as u32, cache.halves),
+        own_key,
+        x: [x[0], x[1], x[2]],
+        horizons: horizons.copied(),
+        y,
+        work,
+    };
+    many.compile(cx, SPLIT_ROWS + 1);
 }
 
 /// Quads that one of a workgroup's 64 invocations holds of a head.
