@@ -91,10 +91,12 @@ macro_rules! files {
 pub(crate) const FILES: &[(&str, &str)] = files![
     "activate",
     "add",
-    "attention",
+    "attention_coop",
     "attention_few",
     "attention_few_join",
     "attention_keys",
+    "attention_many",
+    "attention_rows",
     "attention_tile",
     "axial_rope",
     "causal_conv1d",

@@ -9,6 +9,7 @@ use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 
 use crate::linear::kernels::tests as linear;
 use crate::ops::attention_few::{few, join, together};
+use crate::ops::attention_many::tests as attention_many;
 use crate::shader::{FILES, Shader};
 
 /// Every variant that ops ask for, with heads of up to 1024 channels.
@@ -21,9 +22,12 @@ fn variants() -> Vec<Shader> {
         ("layer_norm", &[&[], &["BIAS"]]),
         ("linear_plain", &[&[], &["BIAS"]]),
     ];
-    let mut all = linear::variants();
+    let mut all = attention_many::variants();
+    all.extend(linear::variants());
     let is_main = |text: &str| text.contains("fn main(");
-    let unrolled = |stem: &str| stem.starts_with("linear/");
+    let unrolled = |stem: &str| {
+        stem.starts_with("linear/") || ["attention_coop", "attention_many"].contains(&stem)
+    };
     for (stem, text) in FILES.iter().filter(|(stem, text)| is_main(text) && !unrolled(stem)) {
         if text.contains("ACC") || stem.starts_with("attention") {
             all.extend(of_heads(stem));
@@ -73,17 +77,6 @@ fn of_heads(stem: &'static str) -> Vec<Shader> {
     for quads in [1, 2, 4] {
         let of = |stem| Shader::new(stem).constant("ACC", quads);
         match stem {
-            "attention" => {
-                for (halves, horizons) in [(false, false), (true, true)] {
-                    for together in if quads > 2 { [1].as_slice() } else { &[1, 4] } {
-                        let shader = of(stem)
-                            .with("HALVES", halves)
-                            .with("HORIZONS", horizons)
-                            .constant("GT", *together);
-                        all.push(shader);
-                    }
-                }
-            }
             "attention_few" if quads == 1 => {
                 for (head_dim, halves) in [(7, false), (72, true), (256, true), (512, false)] {
                     let heads = together(8, head_dim / 4, 16 << 10);
@@ -147,7 +140,8 @@ fn every_kernel_becomes_spirv_metal_and_hlsl() {
 /// Only Vulkan has these.
 #[test]
 fn kernels_with_matrices_become_spirv() {
-    let all = linear::matrix_variants();
+    let mut all = linear::matrix_variants();
+    all.extend(attention_many::matrix_variants());
     for shader in &all {
         let (module, info) = parse(shader);
         let options = spv::Options { lang_version: (1, 6), ..Default::default() };

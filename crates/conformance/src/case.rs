@@ -57,7 +57,7 @@ const ROUNDED_CACHES: [(KvType, f64); 2] = [(KvType::Bf16, KV_BF16), (KvType::In
 
 /// Runs a case on a backend with activations and caches as they are; again, if it is one of those
 /// whose activations may be rounded, as the backend likes; and again, if it has caches, with each
-/// kind that rounds.
+/// kind that rounds, of which `bf16` may have queries and weights rounded as well.
 pub(crate) fn run(backend: &dyn Backend, kind: &str, case: &Case) -> Vec<Outcome> {
     let mut outcomes = vec![run_as(backend, kind, case, "", &case.options, case.tolerance)];
     let rounds_with =
@@ -75,6 +75,11 @@ pub(crate) fn run(backend: &dyn Backend, kind: &str, case: &Case) -> Vec<Outcome
             let options = LoadOptions { kv: Some(kv), ..case.options.clone() };
             let how = format!(", KV {}", kv.name());
             outcomes.push(run_as(backend, kind, case, &how, &options, tolerance));
+            if kind == "attention" && kv == KvType::Bf16 {
+                let options = LoadOptions { precision: Precision::Fast, ..options };
+                let how = format!("{how}, fast");
+                outcomes.push(run_as(backend, kind, case, &how, &options, tolerance));
+            }
         }
     }
     outcomes

@@ -4,6 +4,7 @@ mod activate;
 mod add;
 mod attention;
 pub(crate) mod attention_few;
+pub(crate) mod attention_many;
 mod axial_rope;
 mod causal_conv1d;
 mod centroid_head;

@@ -1,6 +1,8 @@
 //! Attention is tested with `kv_write`, since a cache can't be filled otherwise: sequences of
 //! calls, against a cache that is a plain map and so forgets nothing.
 
+mod many;
+
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -38,7 +40,7 @@ pub(crate) struct Scenario {
 pub(crate) fn cases() -> Vec<Case> {
     let scenarios =
         [heads(), windows(), long(), bidirectional(), slots(), asking(), rewinding(), sharp()];
-    scenarios.into_iter().flatten().map(case).collect()
+    scenarios.into_iter().flatten().chain(many::scenarios()).map(case).collect()
 }
 
 /// Heads of all sizes and groupings: a prefill, then single tokens.
@@ -176,9 +178,12 @@ fn rewinding() -> Vec<Scenario> {
 fn sharp() -> Vec<Scenario> {
     let calls = vec![prefill(0, 0..40), prefill(0, 40..41)];
     let mut s = scenario("sharp".into(), spec(4, 1, 64, None), calls);
-    s.sharpness = 4000.0;
+    s.sharpness = SHARP;
     vec![s]
 }
+
+/// A power of two, so that queries of few bits stay so.
+const SHARP: f32 = 4096.0;
 
 pub(crate) fn spec(
     n_heads: u32,
@@ -224,12 +229,17 @@ pub(crate) fn case(s: Scenario) -> Case {
     let mut cache: HashMap<(i32, i32), [Vec<f32>; 2]> = HashMap::new();
     let mut calls = Vec::new();
     for (writes, tokens) in &s.calls {
-        let q = lab.random.normals(tokens.len() * heads * head_dim, s.sharpness);
+        let mut q = lab.random.normals(tokens.len() * heads * head_dim, 1.0);
+        if s.sharpness > 1.0 {
+            // The key that takes all the weight must not depend on how queries are rounded.
+            q.chunks_mut(head_dim).for_each(as_any_cache_holds);
+        }
+        q.iter_mut().for_each(|x| *x *= s.sharpness);
         let mut feeds = vec![];
         if *writes {
             let mut k = lab.random.normals(tokens.len() * kv_heads * head_dim, 1.0);
             if s.sharpness > 1.0 {
-                // The key that takes all the weight must not depend on how keys are rounded.
+                // Nor on how keys are.
                 k.chunks_mut(head_dim).for_each(as_any_cache_holds);
             }
             let v = lab.random.normals(tokens.len() * kv_heads * head_dim, 1.0);

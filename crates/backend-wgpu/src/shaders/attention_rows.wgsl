@@ -1,0 +1,54 @@
+// Rows of queries that a workgroup makes together, M at most: what each of them sees, and which of
+// them have the same slot. The kernel has params, slots, positions, and horizons with HORIZONS.
+const LOW: f32 = -3.0e38;
+
+/// The first key that each row sees, the last, and its slot.
+var<workgroup> seen: array<vec3<i32>, M>;
+
+/// Rows up to `end` that have one slot, and the keys that they see; the first is 0 or more.
+struct Run {
+    end: u32,
+    slot: u32,
+    first: i32,
+    last: i32,
+}
+
+/// The first and the last key that a token sees.
+fn seen_by(token: u32) -> vec2<i32> {
+    let position = positions[token];
+    var first = 0;
+    if params.window > 0u {
+        first = max(0, position - i32(params.window) + 1);
+    }
+    var last = position;
+#if HORIZONS
+    last = max(last, horizons[token]);
+#endif
+    if params.own_key == 0u {
+        last = position - 1;
+    }
+    return vec2<i32>(first, last);
+}
+
+/// Which head's query a row of a KV head is.
+fn query_at(row: u32, kv_head: u32) -> u32 {
+    return row / params.per_kv * params.heads + kv_head * params.per_kv + row % params.per_kv;
+}
+
+/// The rows from `begin` on that have one slot. The loop does not end before the last row, so that
+/// no read waits for another.
+fn run_of_rows(begin: u32, n_own: u32) -> Run {
+    let slot = seen[begin].z;
+    var run = Run(begin, u32(slot), 0x7fffffff, -1);
+    var same = true;
+    for (var i = begin; i < n_own; i++) {
+        let row = seen[i];
+        same = same && row.z == slot;
+        let counts = same && row.x <= row.y;
+        run.end += select(0u, 1u, same);
+        run.first = select(run.first, min(run.first, row.x), counts);
+        run.last = select(run.last, max(run.last, row.y), counts);
+    }
+    run.first = select(run.first, 0, run.last < 0);
+    return run;
+}
