@@ -135,6 +135,7 @@ pub(crate) const FILES: &[(&str, &str)] = files![
     "soft_merge",
     "speed",
     "standardise",
+    "top",
     "weight",
     "workgroup_sum",
 ];

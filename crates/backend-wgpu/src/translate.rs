@@ -22,8 +22,11 @@ fn variants() -> Vec<Shader> {
         ("rms_norm", &[&[], &["WEIGHT"]]),
     ];
     let mut all = linear::variants();
+    for (k, first) in [(1, true), (1, false), (128, true), (128, false)] {
+        all.push(Shader::new("top").with("FIRST", first).constant("K", k));
+    }
     let is_main = |text: &str| text.contains("fn main(");
-    let unrolled = |stem: &str| stem.starts_with("linear/");
+    let unrolled = |stem: &str| stem.starts_with("linear/") || stem == "top";
     for (stem, text) in FILES.iter().filter(|(stem, text)| is_main(text) && !unrolled(stem)) {
         if text.contains("ACC") || text.contains("SPLITS") {
             all.extend(of_heads(stem));
