@@ -121,8 +121,8 @@ impl Adapter {
     pub(crate) fn device(&self) -> Device {
         let info = self.raw.get_info();
         let kind = match info.device_type {
-            wgpu::DeviceType::DiscreteGpu => "discrete",
-            wgpu::DeviceType::IntegratedGpu => "integrated",
+            wgpu::DeviceType::DiscreteGpu => DISCRETE,
+            wgpu::DeviceType::IntegratedGpu => INTEGRATED,
             wgpu::DeviceType::VirtualGpu => "virtual",
             wgpu::DeviceType::Cpu => SOFTWARE,
             wgpu::DeviceType::Other => "unknown",
@@ -132,6 +132,10 @@ impl Adapter {
     }
 }
 
+/// The kind of a GPU with memory of its own.
+pub(crate) const DISCRETE: &str = "discrete";
+/// The kind of a GPU that shares the system's memory.
+pub(crate) const INTEGRATED: &str = "integrated";
 /// The kind of a device that is no GPU.
 pub(crate) const SOFTWARE: &str = "software";
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use lapidary_backend::{Error, Result};
 
@@ -10,6 +11,9 @@ use crate::adapter::{Abilities, Adapter, Api};
 use crate::pipeline_cache::PipelineCache;
 use crate::shader::Shader;
 use crate::speed::Speed;
+
+/// How long the host looks for outputs before it sleeps.
+const AWAKE: Duration = Duration::from_micros(200);
 
 /// A GPU, shared by all engines of this process.
 pub(crate) struct Gpu {
@@ -259,36 +263,68 @@ impl Gpu {
         self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
     }
 
-    /// Waits for a buffer's first bytes and shows them.
-    pub(crate) fn map(
-        &self,
-        buffer: &wgpu::Buffer,
-        size_bytes: u64,
-        show: &mut dyn FnMut(&[u8]),
-    ) -> Result<()> {
-        let slice = buffer.slice(..size_bytes);
+    /// Asks for a buffer's first bytes.
+    pub(crate) fn map(&self, buffer: &wgpu::Buffer, size_bytes: u64) -> Coming {
         let mapped = Arc::new(Mutex::new(None));
         let told = mapped.clone();
+        let slice = buffer.slice(..size_bytes);
         slice.map_async(wgpu::MapMode::Read, move |done| *lock(&told) = Some(done));
-        self.wait()?;
-        let fail = |why: String| Error::Device(format!("{}: {why}", self.name));
-        match lock(&mapped).take() {
-            Some(Ok(())) => {}
-            Some(Err(e)) => return Err(fail(e.to_string())),
-            None => return Err(fail("outputs did not come".to_string())),
-        }
-        let view = slice.get_mapped_range().map_err(|e| fail(e.to_string()))?;
-        show(&view);
-        drop(view);
-        buffer.unmap();
-        Ok(())
+        Coming { buffer: buffer.clone(), size_bytes, mapped }
     }
 
     /// Waits until all that was submitted is done.
     pub(crate) fn wait(&self) -> Result<()> {
-        let done = self.device.poll(wgpu::PollType::wait_indefinitely());
+        self.poll(wgpu::PollType::wait_indefinitely())
+    }
+
+    /// Waits until a submission and all before it are done.
+    pub(crate) fn wait_for(&self, last: wgpu::SubmissionIndex) -> Result<()> {
+        self.poll(wgpu::PollType::Wait { submission_index: Some(last), timeout: None })
+    }
+
+    fn poll(&self, how: wgpu::PollType) -> Result<()> {
+        let done = self.device.poll(how);
         self.check()?;
         done.map(|_| ()).map_err(|e| Error::Device(format!("{}: {e}", self.name)))
+    }
+}
+
+/// Bytes that were asked for.
+pub(crate) struct Coming {
+    buffer: wgpu::Buffer,
+    size_bytes: u64,
+    mapped: Arc<Mutex<Option<Result<(), wgpu::BufferAsyncError>>>>,
+}
+
+impl Coming {
+    /// Waits for them and shows them.
+    pub(crate) fn wait(self, gpu: &Gpu, show: &mut dyn FnMut(&[u8])) -> Result<()> {
+        let fail = |why: String| Error::Device(format!("{}: {why}", gpu.name));
+        let start = Instant::now();
+        // A thread that sleeps is woken late; a token is often there within this time.
+        while lock(&self.mapped).is_none() && start.elapsed() < AWAKE {
+            gpu.poll(wgpu::PollType::Poll)?;
+            std::hint::spin_loop();
+        }
+        if lock(&self.mapped).is_none() {
+            gpu.wait()?;
+        }
+        let told = lock(&self.mapped).take();
+        if !matches!(told, Some(Ok(()))) {
+            // Why the device is lost says more than that nothing came.
+            gpu.wait()?;
+        }
+        match told {
+            Some(Ok(())) => {}
+            Some(Err(e)) => return Err(fail(e.to_string())),
+            None => return Err(fail("outputs did not come".to_string())),
+        }
+        let slice = self.buffer.slice(..self.size_bytes);
+        let view = slice.get_mapped_range().map_err(|e| fail(e.to_string()))?;
+        show(&view);
+        drop(view);
+        self.buffer.unmap();
+        Ok(())
     }
 }
 

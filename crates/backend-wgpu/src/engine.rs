@@ -1,32 +1,35 @@
 //! Runs compiled methods: feeds in, kernels in one or few submissions, outputs back.
 
 mod call;
+mod record;
+mod top;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 use lapidary_backend::{
-    Engine, Error, Feed, FeedData, KvType, LoadOptions, Outputs, Result, Sizes, bind,
+    Engine, Error, Feed, FeedData, KvType, Largest, LoadOptions, Outputs, Result, Sizes, bind,
 };
 use lapidary_program::Program;
 
 use self::call::{Call, is_asked_feed, newest_key, readback_buffer};
+use self::record::Recorded;
+use self::top::{MOST, Sought, Top};
 use crate::cache::Cache;
 use crate::compile::{Compiled, Fusing, RoomShape};
 use crate::device::Gpu;
 use crate::profile::Profile;
 use crate::room::{Lasting, MAX_LENS, Room};
-use crate::speed;
-use crate::step::CompiledMethod;
-use crate::weights::{Wanted, Weights};
+use crate::speed::{self, Running};
+use crate::step::{CompiledMethod, Place, Value};
+use crate::weights::{self, Weights};
 
 /// A program on a GPU.
 pub(crate) struct WgpuEngine {
     program: Arc<Program>,
     options: LoadOptions,
     lasting: Kept,
-    wanted: Wanted,
+    wanted: weights::Wanted,
     fast: Plan,
     /// The same without fused ops, made when a trace is asked for.
     traced: Option<Plan>,
@@ -45,6 +48,15 @@ struct Plan {
     methods: BTreeMap<String, CompiledMethod>,
     shape: RoomShape,
     room: Room,
+    /// What finds the largest numbers of outputs, as far as it was asked for.
+    tops: Vec<Top>,
+}
+
+/// What a caller wants of a call.
+enum Asked<'a> {
+    Outputs(&'a mut Outputs),
+    /// The largest numbers of one output, so many of each row.
+    Largest(Sought, usize, &'a mut Largest),
 }
 
 /// What grows with calls and is then kept.
@@ -56,6 +68,9 @@ struct Buffers {
     floats: Vec<f32>,
     /// What kernels took, if that is asked for.
     profile: Option<Profile>,
+    /// Commands of the call that is likely to come next.
+    ahead: Option<Recorded>,
+    running: Running,
 }
 
 impl WgpuEngine {
@@ -77,8 +92,50 @@ impl WgpuEngine {
         let readback = readback_buffer(&lasting.gpu, 4)?;
         let profile = lasting.gpu.abilities.times.then(|| Profile::new(&lasting.gpu));
         let profile = profile.transpose()?;
-        let buffers = Buffers { readback, bytes: Vec::new(), floats: Vec::new(), profile };
+        let (bytes, floats, ahead, running) = Default::default();
+        let buffers = Buffers { readback, bytes, floats, profile, ahead, running };
         Ok(WgpuEngine { program, options, lasting, wanted, fast, traced: None, buffers })
+    }
+
+    /// Runs a method, in as many windows as its asked rows need.
+    fn run_for(&mut self, method: &str, feeds: &[Feed<'_>], mut asked: Asked<'_>) -> Result<()> {
+        let (sizes, fed) = bind(&self.program, method, feeds, &self.options)?;
+        let compiled = self.fast.method(method)?;
+        self.lasting.gpu.check()?;
+        let planned = self.fast.room.sizes.rows;
+        let window = if compiled.windows { sizes.rows.min(planned) } else { sizes.rows };
+        let first = Sizes { rows: window, ..sizes };
+        if self.fast.make_room(&self.lasting, first)? {
+            self.buffers.ahead = None;
+        }
+        let top = match &asked {
+            Asked::Largest(sought, ..) => Some(self.fast.make_top(&self.lasting, sought.clone())?),
+            Asked::Outputs(_) => None,
+        };
+        let source = (&*self.program, &self.lasting);
+        let mut call = self.fast.call(source, method, &fed, first, &mut self.buffers)?;
+        call.top = top.map(|i| &self.fast.tops[i]);
+        call.is_whole = window == sizes.rows;
+        let (mut from, mut steps) = (0, 0..call.method.steps.len());
+        call.feed(|_| true, 0)?;
+        loop {
+            let returned = call.submit(steps.clone(), from)?;
+            match &mut asked {
+                Asked::Outputs(outputs) => call.read(&returned, outputs, sizes)?,
+                Asked::Largest(_, k, largest) => call.read_largest(&returned, *k, largest)?,
+            }
+            from += call.sizes.rows;
+            if from >= sizes.rows {
+                break;
+            }
+            call.sizes.rows = window.min(sizes.rows - from);
+            call.feed(is_asked_feed, from)?;
+            steps.start = call.method.n_once;
+        }
+        if let Asked::Outputs(outputs) = asked {
+            outputs.truncate(call.method.outputs.len());
+        }
+        Ok(())
     }
 
     /// Makes methods ready whose every value can be shown.
@@ -106,14 +163,14 @@ impl Kept {
 
 impl Plan {
     /// Room for compiled methods, and the weights that they want.
-    fn new(lasting: &Kept, compiled: Compiled) -> Result<(Self, Wanted)> {
+    fn new(lasting: &Kept, compiled: Compiled) -> Result<(Self, weights::Wanted)> {
         let Compiled { methods, weights, room: shape, planned, .. } = compiled;
         if let Some((name, _)) = methods.iter().find(|(_, m)| m.dims.len() > MAX_LENS) {
             let what = format!("method `{name}` has more than {MAX_LENS} lengths");
             return Err(Error::Device(what));
         }
         let room = Room::new(lasting.lent(), &shape, &methods, planned)?;
-        Ok((Plan { methods, shape, room }, weights))
+        Ok((Plan { methods, shape, room, tops: Vec::new() }, weights))
     }
 
     fn method(&self, name: &str) -> Result<&CompiledMethod> {
@@ -123,8 +180,8 @@ impl Plan {
         })
     }
 
-    /// Makes room for a call whose windows have so many asked rows.
-    fn make_room(&mut self, lasting: &Kept, sizes: Sizes) -> Result<()> {
+    /// Makes room for a call whose windows have so many asked rows; whether there was too little.
+    fn make_room(&mut self, lasting: &Kept, sizes: Sizes) -> Result<bool> {
         let have = self.room.sizes;
         let need = Sizes {
             tokens: have.tokens.max(sizes.tokens),
@@ -134,21 +191,39 @@ impl Plan {
             frames: have.frames.max(sizes.frames),
         };
         if need != have {
+            self.tops.clear();
             self.room = Room::new(lasting.lent(), &self.shape, &self.methods, need)?;
         }
-        Ok(())
+        Ok(need != have)
+    }
+
+    /// Makes ready what finds the largest numbers of an output; says which it is.
+    fn make_top(&mut self, lasting: &Kept, sought: Sought) -> Result<usize> {
+        if let Some(known) = self.tops.iter().position(|top| top.sought == sought) {
+            return Ok(known);
+        }
+        let Value { rows, channels, place } =
+            self.methods[&sought.method].outputs[sought.output].value;
+        let Place::Buffer(buffer) = place else {
+            let what = "an output that is fed has no largest numbers".to_string();
+            return Err(Error::Feed { method: sought.method, what });
+        };
+        let size = (self.room.sizes.len(rows), channels);
+        self.tops.push(Top::new(&lasting.gpu, sought, &self.room.buffers[buffer], size)?);
+        Ok(self.tops.len() - 1)
     }
 
     /// A call with room for it.
     fn call<'a>(
         &'a self,
         (program, lasting): (&'a Program, &'a Kept),
-        name: &str,
+        name: &'a str,
         fed: &'a [FeedData<'a>],
         sizes: Sizes,
         buffers: &'a mut Buffers,
     ) -> Result<Call<'a>> {
         Ok(Call {
+            name,
             program,
             gpu: &lasting.gpu,
             weights: &lasting.weights,
@@ -159,10 +234,13 @@ impl Plan {
             bytes: &mut buffers.bytes,
             floats: &mut buffers.floats,
             profile: buffers.profile.as_mut(),
+            ahead: &mut buffers.ahead,
+            top: None,
             fed,
             sizes,
+            is_whole: false,
             keys: newest_key(program, name, fed)?,
-            work: 0,
+            running: &mut buffers.running,
         })
     }
 }
@@ -188,35 +266,31 @@ impl Engine for WgpuEngine {
     }
 
     fn run(&mut self, method: &str, feeds: &[Feed<'_>], outputs: &mut Outputs) -> Result<()> {
-        let (sizes, fed) = bind(&self.program, method, feeds, &self.options)?;
-        let compiled = self.fast.method(method)?;
-        self.lasting.gpu.check()?;
-        let planned = self.fast.room.sizes.rows;
-        let window = if compiled.windows { sizes.rows.min(planned) } else { sizes.rows };
-        let first = Sizes { rows: window, ..sizes };
-        self.fast.make_room(&self.lasting, first)?;
-        let source = (&*self.program, &self.lasting);
-        let mut call = self.fast.call(source, method, &fed, first, &mut self.buffers)?;
-        let start = Instant::now();
-        let n_once = call.method.n_once;
-        call.feed(|_| true, 0)?;
-        call.record(0..n_once)?;
-        let mut from = 0;
-        loop {
-            call.sizes.rows = window.min(sizes.rows - from);
-            if from > 0 {
-                call.feed(is_asked_feed, from)?;
-            }
-            call.record(n_once..call.method.steps.len())?;
-            call.read(outputs, sizes, from)?;
-            from += call.sizes.rows;
-            if from >= sizes.rows {
-                break;
-            }
+        self.run_for(method, feeds, Asked::Outputs(outputs))
+    }
+
+    fn max_largest(&self) -> usize {
+        MOST
+    }
+
+    fn run_largest(
+        &mut self,
+        method: &str,
+        feeds: &[Feed<'_>],
+        output: &str,
+        k: usize,
+        largest: &mut Largest,
+    ) -> Result<()> {
+        let outputs = &self.fast.method(method)?.outputs;
+        let fail = |what: String| Error::Feed { method: method.to_string(), what };
+        let found = outputs.iter().position(|out| out.name == output && !out.indices);
+        let i = found.ok_or_else(|| fail(format!("it has no numbers `{output}`")))?;
+        if !(1..=MOST).contains(&k) {
+            return Err(fail(format!("{k} numbers of a row were asked for, not 1 to {MOST}")));
         }
-        call.gpu.speed.learn(call.work, start.elapsed());
-        outputs.truncate(call.method.outputs.len());
-        Ok(())
+        let k_of_row = k.min(outputs[i].value.channels);
+        largest.clear(k_of_row);
+        self.run_for(method, feeds, Asked::Largest(Sought::new(method, i, k), k_of_row, largest))
     }
 
     fn trace(
@@ -238,7 +312,7 @@ impl Engine for WgpuEngine {
         let mut early: BTreeMap<usize, Option<Vec<f32>>> = BTreeMap::new();
         let mut next = 0;
         for (i, step) in call.method.steps.iter().enumerate() {
-            call.record(i..i + 1)?;
+            call.submit_only(i..i + 1)?;
             let mut shown = step.shown.iter();
             for node in &step.nodes {
                 let values = shown.next().map(|value| call.value(*value)).transpose()?;

@@ -21,6 +21,8 @@ mod faults;
 mod fuse;
 mod host;
 mod linear;
+#[cfg(test)]
+mod long;
 mod memory;
 mod ops;
 mod pipeline_cache;
@@ -46,8 +48,29 @@ use crate::device::Gpu;
 use crate::engine::WgpuEngine;
 use crate::room::Room;
 
-/// Tokens of one call on a GPU of its own.
-const CHUNK: u32 = 512;
+/// Tokens of one call on a GPU with memory of its own: many, for a large GPU is filled by many rows
+/// only.
+const CHUNK: u32 = 2048;
+/// On a GPU that takes part of the system's memory.
+const SMALL_CHUNK: u32 = 256;
+/// On what is no GPU.
+const SOFTWARE_CHUNK: u32 = 64;
+/// Where nothing is known, or buffers can't be large.
+const PLAIN_CHUNK: u32 = 512;
+/// Bytes of one binding, and of memory, with which long chunks fit.
+const LARGE: [u64; 2] = [1 << 30, 6 << 30];
+
+/// Tokens of one call that a GPU gains from.
+fn chunk(device: &Device, max_binding: u64) -> u32 {
+    let is_large =
+        max_binding >= LARGE[0] && device.total_bytes.is_none_or(|bytes| bytes >= LARGE[1]);
+    match device.isa.as_str() {
+        adapter::SOFTWARE => SOFTWARE_CHUNK,
+        adapter::INTEGRATED => SMALL_CHUNK,
+        adapter::DISCRETE if is_large => CHUNK,
+        _ => PLAIN_CHUNK,
+    }
+}
 
 /// Runs programs on the GPUs that one system reaches.
 #[derive(Clone, Copy, Debug)]
@@ -110,11 +133,8 @@ impl Backend for WgpuBackend {
 
     fn preferred_chunk(&self) -> u32 {
         let adapters = self.api.adapters(self.switches).unwrap_or_default();
-        adapters.first().map_or(CHUNK, |adapter| match adapter.device().isa.as_str() {
-            adapter::SOFTWARE => CHUNK / 8,
-            "integrated" => CHUNK / 2,
-            _ => CHUNK,
-        })
+        let of = |a: &Adapter| chunk(&a.device(), a.abilities.max_binding);
+        adapters.first().map_or(PLAIN_CHUNK, of)
     }
 
     fn missing_ops(&self, program: &Program, method: &str) -> Vec<&'static str> {
@@ -161,5 +181,30 @@ impl Backend for WgpuBackend {
             }
         };
         Ok(Box::new(WgpuEngine::new(program.clone(), options.clone(), gpu, progress)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lapidary_backend::Device;
+
+    #[test]
+    fn a_large_gpu_takes_long_chunks() {
+        let of = |kind: &str, gib: Option<u64>, binding| {
+            let total_bytes = gib.map(|gib| gib << 30);
+            let device = Device {
+                name: "a GPU".to_string(),
+                isa: kind.to_string(),
+                available_bytes: None,
+                total_bytes,
+            };
+            super::chunk(&device, binding)
+        };
+        assert_eq!(of("discrete", Some(141), 1 << 31), 2048);
+        assert_eq!(of("discrete", None, 1 << 31), 2048);
+        assert_eq!(of("discrete", Some(4), 1 << 31), 512);
+        assert_eq!(of("discrete", Some(24), 128 << 20), 512);
+        assert_eq!(of("integrated", Some(16), 1 << 31), 256);
+        assert_eq!(of("software", Some(16), 1 << 27), 64);
     }
 }

@@ -105,7 +105,7 @@ impl Profile {
         gpu.queue.submit([encoder.finish()]);
         let period = f64::from(gpu.queue.get_timestamp_period());
         let mut took = Vec::with_capacity(self.pending.len());
-        gpu.map(&self.readback, bytes, &mut |bytes| {
+        gpu.map(&self.readback, bytes).wait(gpu, &mut |bytes| {
             let ticks = bytes.as_chunks::<8>().0.iter().map(|b| u64::from_le_bytes(*b));
             let ticks: Vec<u64> = ticks.collect();
             let pairs = ticks.as_chunks::<2>().0.iter();

@@ -1,5 +1,6 @@
 //! Buffers for the values of one call, and the kernels bound to them.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -7,7 +8,7 @@ use lapidary_backend::{Result, Sizes};
 
 use crate::cache::Cache;
 use crate::compile::RoomShape;
-use crate::device::{Gpu, Pipeline};
+use crate::device::{Access, Gpu, Pipeline};
 use crate::step::{Bound, CompiledMethod, Dispatch, Place};
 use crate::weights::Weights;
 
@@ -29,13 +30,48 @@ pub(crate) struct Room {
 /// A method whose kernels are compiled and bound.
 pub(crate) struct Ready {
     /// Where each feed stands.
-    pub places: Vec<Range<u64>>,
+    places: Vec<Range<u64>>,
+    /// The same for calls of one token, whose feeds then stand close enough for one write.
+    close: Vec<Range<u64>>,
     /// Whether a kernel reads it.
     pub read: Vec<bool>,
     /// The lengths of a call.
     pub call: wgpu::Buffer,
+    /// What was last written there.
+    pub lengths: RefCell<Vec<u8>>,
     /// By step, and then by kernel.
-    pub steps: Vec<Vec<(Pipeline, wgpu::BindGroup)>>,
+    pub steps: Vec<Vec<ReadyKernel>>,
+}
+
+/// A kernel that is compiled and bound.
+pub(crate) struct ReadyKernel {
+    pub pipeline: Pipeline,
+    group: wgpu::BindGroup,
+    /// For calls of one token, if it reads feeds.
+    close: Option<wgpu::BindGroup>,
+}
+
+impl Ready {
+    /// Where feeds stand in a call of such sizes.
+    pub(crate) fn places(&self, sizes: Sizes) -> &[Range<u64>] {
+        if is_close(sizes) { &self.close } else { &self.places }
+    }
+}
+
+impl ReadyKernel {
+    /// What it is bound to in a call of such sizes.
+    pub(crate) fn group(&self, sizes: Sizes) -> &wgpu::BindGroup {
+        self.close.as_ref().filter(|_| is_close(sizes)).unwrap_or(&self.group)
+    }
+}
+
+/// The lengths of a call of one token, at most.
+const CLOSE: Sizes = Sizes { tokens: 1, rows: 1, soft: 1, patches: 1, frames: 1 };
+
+/// Whether a call's feeds stand close together.
+fn is_close(sizes: Sizes) -> bool {
+    let Sizes { tokens, rows, soft, patches, frames } = sizes;
+    [tokens, rows, soft, patches, frames].into_iter().all(|len| len <= 1)
 }
 
 /// What kernels are bound to besides the room.
@@ -44,6 +80,12 @@ pub(crate) struct Lasting<'a> {
     pub gpu: &'a Gpu,
     pub weights: &'a Weights,
     pub caches: &'a [Cache],
+}
+
+/// Bytes for the feeds of any method.
+fn feed_bytes(methods: &BTreeMap<String, CompiledMethod>, sizes: Sizes) -> u64 {
+    let both = methods.values().flat_map(|m| [sizes, CLOSE].map(|s| feed_places(m, s).1));
+    both.max().unwrap_or(0)
 }
 
 /// Where each feed of a method stands, and the bytes of all.
@@ -65,7 +107,7 @@ impl Room {
         methods: &BTreeMap<String, CompiledMethod>,
         sizes: Sizes,
     ) -> u64 {
-        let feeds = methods.values().map(|m| feed_places(m, sizes).1).max().unwrap_or(0);
+        let feeds = feed_bytes(methods, sizes);
         let kernels = methods.values().flat_map(|m| &m.steps).map(|s| s.dispatches.len() as u64);
         shape.size_bytes(sizes) + feeds + kernels.sum::<u64>() * ALIGN
     }
@@ -83,8 +125,7 @@ impl Room {
             gpu.buffer("activations", bytes, usage | wgpu::BufferUsages::COPY_SRC)
         };
         let buffers = (0..shape.buffers.len()).map(buffer).collect::<Result<_>>()?;
-        let feeds = methods.values().map(|m| feed_places(m, sizes).1).max().unwrap_or(0);
-        let feeds = gpu.buffer("feeds", feeds, usage)?;
+        let feeds = gpu.buffer("feeds", feed_bytes(methods, sizes), usage)?;
         let mut room = Room { sizes, buffers, feeds, methods: BTreeMap::new() };
         for (name, method) in methods {
             let ready = room.ready(lasting, method)?;
@@ -106,19 +147,26 @@ impl Room {
         }
         let params = gpu.buffer("params", words.len() as u64, usage)?;
         gpu.queue.write_buffer(&params, 0, &words);
-        let (places, _) = feed_places(method, self.sizes);
+        let [(places, _), (close, _)] = [self.sizes, CLOSE].map(|s| feed_places(method, s));
         let mut at = 0;
         let mut steps = Vec::with_capacity(method.steps.len());
         for step in &method.steps {
             let mut ready = Vec::with_capacity(step.dispatches.len());
             for kernel in &step.dispatches {
-                ready.push(self.bind(lasting, kernel, (&params, at), &call, &places)?);
+                let own = (&params, at);
+                let (pipeline, group) = self.bind(lasting, kernel, own, &call, &places)?;
+                let is_fed = |(b, _): &(Bound, Access)| matches!(b, Bound::Value(Place::Feed(_)));
+                let close = kernel.bound.iter().any(is_fed).then(|| {
+                    self.bind(lasting, kernel, own, &call, &close).map(|(_, group)| group)
+                });
+                ready.push(ReadyKernel { pipeline, group, close: close.transpose()? });
                 at += ALIGN;
             }
             steps.push(ready);
         }
         gpu.check()?;
-        Ok(Ready { places, read: method.read_feeds(), call, steps })
+        let (read, lengths) = (method.read_feeds(), RefCell::default());
+        Ok(Ready { places, close, read, call, lengths, steps })
     }
 
     fn bind(

@@ -141,6 +141,7 @@ pub(crate) const FILES: &[(&str, &str)] = files![
     "soft_merge",
     "speed",
     "standardise",
+    "top",
     "vectors",
     "weight",
     "workgroup_sum",

@@ -21,31 +21,113 @@ const LEAST_WORK: u64 = 1 << 28;
 
 /// Multiplications in a second, about.
 #[derive(Debug, Default)]
-pub(crate) struct Speed(AtomicU64);
+pub(crate) struct Speed {
+    rate: AtomicU64,
+    /// What each submission had, and was allowed to have.
+    #[cfg(test)]
+    pub noted: std::sync::Mutex<Vec<(Planned, u64)>>,
+}
+
+/// What is in one submission.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Planned {
+    pub work: u64,
+    pub kernels: u32,
+}
+
+impl Planned {
+    /// Whether a kernel may join. One that alone is too much stands alone.
+    pub(crate) fn takes(&self, work: u64, budget: u64) -> bool {
+        self.work == 0 || self.work.saturating_add(work) <= budget
+    }
+
+    /// Adds a kernel.
+    pub(crate) fn add(&mut self, work: u64) {
+        self.work = self.work.saturating_add(work);
+        self.kernels += 1;
+    }
+}
 
 impl Speed {
     /// Multiplications that one submission may have.
     pub(crate) fn per_submission(&self) -> u64 {
-        let rate = self.0.load(Ordering::Relaxed);
+        let rate = self.rate.load(Ordering::Relaxed);
         if rate == 0 { u64::MAX } else { ((rate as f64 * AIM.as_secs_f64()) as u64).max(1) }
     }
 
-    /// Learns from a call.
+    /// Learns from a call. One that was over soon may show that the device is faster than was
+    /// thought, but not that it is slower: single tokens wait for memory and for the host.
     pub(crate) fn learn(&self, work: u64, took: Duration) {
-        if work >= LEAST_WORK {
-            let old = self.0.load(Ordering::Relaxed) as f64;
-            let new = work as f64 / took.as_secs_f64().max(1e-6);
-            self.0.store((0.5 * old + 0.5 * new) as u64, Ordering::Relaxed);
+        let old = self.rate.load(Ordering::Relaxed) as f64;
+        let new = work as f64 / took.as_secs_f64().max(1e-6);
+        if work >= LEAST_WORK && (new > old || took > AIM) {
+            self.rate.store((0.5 * old + 0.5 * new) as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes a submission, for tests.
+    pub(crate) fn note(&self, _planned: Planned, _budget: u64) {
+        #[cfg(test)]
+        if let Ok(mut noted) = self.noted.lock() {
+            noted.push((_planned, _budget));
         }
     }
 
     /// Whether nothing is known yet.
     pub(crate) fn is_unknown(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
+        self.rate.load(Ordering::Relaxed) == 0
     }
 
-    fn set(&self, rate: f64) {
-        self.0.store((rate as u64).max(1), Ordering::Relaxed);
+    pub(crate) fn set(&self, rate: f64) {
+        self.rate.store((rate as u64).max(1), Ordering::Relaxed);
+    }
+}
+
+/// Work that the device was given and may not have done yet: that of one call, or of two.
+#[derive(Debug, Default)]
+pub(crate) struct Running {
+    before: Option<Given>,
+    now: Option<Given>,
+}
+
+#[derive(Debug)]
+struct Given {
+    last: wgpu::SubmissionIndex,
+    since: Instant,
+    work: u64,
+}
+
+impl Running {
+    /// More work of this call.
+    pub(crate) fn add(&mut self, last: wgpu::SubmissionIndex, work: u64) {
+        let (since, before) = match self.now.take() {
+            Some(now) => (now.since, now.work),
+            None => (Instant::now(), 0),
+        };
+        self.now = Some(Given { last, since, work: before.saturating_add(work) });
+    }
+
+    /// Another call may come: waits for the one before this.
+    pub(crate) fn next(&mut self, gpu: &Gpu) -> Result<()> {
+        if let Some(Given { last, since, work }) = self.before.take() {
+            gpu.wait_for(last)?;
+            gpu.speed.learn(work, since.elapsed());
+            if let Some(now) = &mut self.now {
+                now.since = Instant::now();
+            }
+        }
+        self.before = self.now.take();
+        Ok(())
+    }
+
+    /// All is done.
+    pub(crate) fn end(&mut self, gpu: &Gpu) {
+        let [before, now] = [self.before.take(), self.now.take()];
+        let work = [&before, &now].into_iter().flatten().map(|given| given.work);
+        let work = work.fold(0, u64::saturating_add);
+        if let Some(first) = before.or(now) {
+            gpu.speed.learn(work, first.since.elapsed());
+        }
     }
 }
 
@@ -108,5 +190,11 @@ mod tests {
         assert_eq!(speed.per_submission(), before);
         speed.learn(LEAST_WORK, Duration::from_secs(1));
         assert!(speed.per_submission() < before);
+        // A single token is no measure.
+        let before = speed.per_submission();
+        speed.learn(LEAST_WORK, Duration::from_millis(99));
+        assert_eq!(speed.per_submission(), before);
+        speed.learn(1 << 40, Duration::from_millis(99));
+        assert!(speed.per_submission() > before);
     }
 }

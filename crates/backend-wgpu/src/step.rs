@@ -193,12 +193,16 @@ impl CompiledMethod {
     /// Kernels of a call of such sizes.
     pub(crate) fn n_kernels(&self, sizes: Sizes, most_groups: u32) -> usize {
         let kernels = self.steps.iter().flat_map(|step| &step.dispatches);
-        let runs = |k: &&Dispatch| k.is_meant(sizes) && k.grid.groups(sizes, most_groups).is_some();
-        kernels.filter(runs).count()
+        kernels.filter(|kernel| kernel.groups(sizes, most_groups).is_some()).count()
     }
 }
 
 impl Dispatch {
+    /// Workgroups in a call of such sizes; `None` if it does not run.
+    pub(crate) fn groups(&self, sizes: Sizes, most: u32) -> Option<[u32; 3]> {
+        self.grid.groups(sizes, most).filter(|_| self.is_meant(sizes))
+    }
+
     /// Whether this kernel is meant for a call of such sizes.
     pub(crate) fn is_meant(&self, sizes: Sizes) -> bool {
         self.when.is_none_or(|when| (when.least..=when.most).contains(&sizes.len(when.rows)))

@@ -24,10 +24,12 @@ fn variants() -> Vec<Shader> {
     ];
     let mut all = attention_many::variants();
     all.extend(linear::variants());
+    for (k, first) in [(1, true), (1, false), (128, true), (128, false)] {
+        all.push(Shader::new("top").with("FIRST", first).constant("K", k));
+    }
     let is_main = |text: &str| text.contains("fn main(");
-    let unrolled = |stem: &str| {
-        stem.starts_with("linear/") || ["attention_coop", "attention_many"].contains(&stem)
-    };
+    let known = ["attention_coop", "attention_many", "top"];
+    let unrolled = |stem: &str| stem.starts_with("linear/") || known.contains(&stem);
     for (stem, text) in FILES.iter().filter(|(stem, text)| is_main(text) && !unrolled(stem)) {
         if text.contains("ACC") || stem.starts_with("attention") {
             all.extend(of_heads(stem));

@@ -97,6 +97,11 @@ impl Outputs {
         &mut tensor.data
     }
 
+    /// For backends: the storage of output `index`, which was prepared.
+    pub fn data(&mut self, index: usize) -> &mut [f32] {
+        &mut self.tensors[index].data
+    }
+
     /// For backends: forgets outputs of an earlier call with another method.
     pub fn truncate(&mut self, n: usize) {
         self.tensors.truncate(n);

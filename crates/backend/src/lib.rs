@@ -6,6 +6,7 @@
 mod error;
 mod feed;
 pub mod host;
+mod largest;
 mod plan;
 mod registry;
 
@@ -16,6 +17,7 @@ use lapidary_program::Program;
 
 pub use error::{Error, Result};
 pub use feed::{Feed, FeedData, OutputTensor, Outputs, Sizes, bind};
+pub use largest::{Found, Largest};
 pub use plan::{MemoryPlan, fit};
 pub use registry::Registry;
 
@@ -161,6 +163,28 @@ pub trait Engine: Send {
     /// Runs a method. `outputs` is filled in the order of the graph's outputs and keeps its
     /// storage from call to call.
     fn run(&mut self, method: &str, feeds: &[Feed<'_>], outputs: &mut Outputs) -> Result<()>;
+
+    /// The most numbers of a row that [`Self::run_largest`] finds; 0 if this engine finds none, and
+    /// the caller has to take whole rows.
+    fn max_largest(&self) -> usize {
+        0
+    }
+
+    /// Runs a method of which only the `k` largest numbers of each row of one output come back, or
+    /// all if a row has fewer. This spares whoever chooses tokens the way of all logits from the
+    /// device to the host; [`Largest`] says how they are sorted, and they are the very numbers that
+    /// [`Self::run`] gives. `k` is at least 1 and at most [`Self::max_largest`].
+    fn run_largest(
+        &mut self,
+        method: &str,
+        _feeds: &[Feed<'_>],
+        _output: &str,
+        _k: usize,
+        _largest: &mut Largest,
+    ) -> Result<()> {
+        let what = "this engine does not find the largest numbers of rows".to_string();
+        Err(Error::Feed { method: method.to_string(), what })
+    }
 
     /// Runs a method and shows every `f32` value that is made, by node number, in node order.
     /// This is how `verify` names the first op that diverges; speed does not matter here, but the

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use lapidary_backend::{Engine, Feed, Outputs};
+use lapidary_backend::{Engine, Feed, Largest, Outputs};
 use lapidary_program::{input, method};
 
 use crate::error::{Error, Result};
@@ -99,6 +99,21 @@ impl Batch {
     pub(crate) fn run(&self, engine: &mut dyn Engine, outputs: &mut Outputs) -> Result<()> {
         let call = AssertUnwindSafe(|| engine.run(method::FORWARD, &self.feeds(), outputs));
         match catch_unwind(call) {
+            Ok(done) => Ok(done?),
+            Err(panic) => Err(panicked(method::FORWARD, panic.as_ref())),
+        }
+    }
+
+    /// The same, but of each row of logits only the `k` largest come back.
+    pub(crate) fn run_largest(
+        &self,
+        engine: &mut dyn Engine,
+        k: usize,
+        largest: &mut Largest,
+    ) -> Result<()> {
+        let feeds = self.feeds();
+        let run = || engine.run_largest(method::FORWARD, &feeds, LOGITS, k, largest);
+        match catch_unwind(AssertUnwindSafe(run)) {
             Ok(done) => Ok(done?),
             Err(panic) => Err(panicked(method::FORWARD, panic.as_ref())),
         }

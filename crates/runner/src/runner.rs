@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use lapidary_backend::{Engine, Outputs};
+use lapidary_backend::{Engine, Largest, Outputs};
 use lapidary_program::{Metadata, Modality, Program, blob, method};
 
 use crate::batch::{self, Batch};
@@ -35,6 +35,7 @@ pub struct Runner {
     max_context: usize,
     pub(crate) batch: Batch,
     pub(crate) outputs: Outputs,
+    pub(crate) largest: Largest,
     pub(crate) soft_rows: SoftRows,
     pub(crate) sampler: Sampler,
     pub(crate) waiting: VecDeque<Generation>,
@@ -97,6 +98,7 @@ impl Runner {
             max_context,
             batch: Batch::with_capacity(tokens),
             outputs: Outputs::default(),
+            largest: Largest::default(),
             soft_rows: SoftRows::default(),
             sampler: Sampler::default(),
             waiting: VecDeque::new(),

@@ -20,6 +20,7 @@
 //! can multiply 32-bit integers. In `f32`, `E` is `v·(1 + v·(½ + v/3))` for `v < 2⁻⁸` and
 //! `−ln(1 − v)` else, which keeps the relative precision that the winners need.
 
+mod largest;
 mod philox;
 
 use std::cmp::Ordering;
@@ -152,6 +153,10 @@ impl SamplingParams {
             || self.presence_penalty != 0.0
             || self.frequency_penalty != 0.0
     }
+
+    fn is_greedy(&self) -> bool {
+        self.temperature == 0.0 || self.top_k == 1
+    }
 }
 
 impl History {
@@ -199,10 +204,19 @@ impl Sampler {
     }
 
     fn choose(&mut self, logits: &[f32], params: &SamplingParams, position: u32) -> Result<u32> {
-        if params.temperature == 0.0 || params.top_k == 1 {
+        if params.is_greedy() {
             return argmax(logits).ok_or(Error::AllMasked);
         }
         self.keep_top_k(logits, params.top_k);
+        if self.candidates.len() <= HEAD {
+            // Sums over candidates then do not depend on how these were found.
+            self.candidates.sort_unstable_by(by_rank);
+        }
+        self.draw_kept(params, position)
+    }
+
+    /// Draws from the candidates, after top-p and min-p.
+    fn draw_kept(&mut self, params: &SamplingParams, position: u32) -> Result<u32> {
         let inverse = 1.0 / f64::from(params.temperature);
         let best = self.candidates.iter().fold(f32::NEG_INFINITY, |m, c| m.max(c.logit));
         if params.top_p < 1.0 {
@@ -248,7 +262,7 @@ impl Sampler {
         let wanted = p * self.candidates.iter().map(weight).sum::<f64>();
         // Few candidates hold most of the mass: sort ever larger heads, not the whole.
         let (mut sorted, mut mass) = (0, 0.0);
-        let mut head = 128;
+        let mut head = HEAD;
         while sorted < self.candidates.len() {
             let rest = &mut self.candidates[sorted..];
             let n = head.min(rest.len());
@@ -276,6 +290,9 @@ impl Sampler {
     }
 }
 
+/// Candidates that are few enough to be sorted.
+const HEAD: usize = 128;
+
 /// Logits that are looked at together.
 const BLOCK: usize = 64;
 
@@ -293,7 +310,8 @@ fn greatest(xs: &[f32]) -> f32 {
 
 /// Best first, then lowest id.
 fn by_rank(a: &Candidate, b: &Candidate) -> Ordering {
-    b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
+    // None is NaN, and −0 equals 0.
+    b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
 }
 
 /// Whether no number is NaN or infinite.

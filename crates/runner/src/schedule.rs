@@ -22,8 +22,13 @@ impl Runner {
         self.encode();
         self.pack();
         if self.batch.len() > 0 {
-            match self.batch.run(self.engine.as_mut(), &mut self.outputs) {
-                Ok(()) => self.take_results(on_event),
+            let k = self.n_candidates();
+            let ran = match k {
+                Some(k) => self.batch.run_largest(self.engine.as_mut(), k, &mut self.largest),
+                None => self.batch.run(self.engine.as_mut(), &mut self.outputs),
+            };
+            match ran {
+                Ok(()) => self.take_results(k.is_some(), on_event),
                 Err(e) => self.fail_packed(&e),
             }
         }
@@ -159,8 +164,22 @@ impl Runner {
         }
     }
 
-    fn take_results(&mut self, on_event: &mut OnEvent<'_>) {
+    /// How many of the largest logits of a row are enough for all that this call asks for; `None`
+    /// if whole rows are needed, or the engine gives nothing else.
+    fn n_candidates(&self) -> Option<usize> {
+        let most = self.engine.max_largest();
+        let asking = self.active.iter().filter(|g| g.packed > 0 && g.row.is_some());
+        let mut k = 0;
+        for generation in asking {
+            k = k.max(generation.params.n_candidates()?);
+        }
+        (1..=most).contains(&k).then_some(k)
+    }
+
+    /// Takes what a call gave: whole rows of logits, or the largest of each.
+    fn take_results(&mut self, are_largest: bool, on_event: &mut OnEvent<'_>) {
         let (data, channels) = match self.batch.n_rows() {
+            _ if are_largest => (&[][..], 1),
             0 => (&[][..], 1),
             _ => match batch::logits(&self.outputs) {
                 Ok(logits) => logits,
@@ -177,10 +196,13 @@ impl Runner {
                 i += 1;
                 continue;
             };
-            let logits = &data[row * channels..(row + 1) * channels];
             let position = generation.tokens.len() as u32;
-            let sampled =
-                self.sampler.sample(logits, &generation.params, &generation.history, position);
+            let sampled = if are_largest {
+                self.sampler.sample_largest(self.largest.row(row), &generation.params, position)
+            } else {
+                let logits = &data[row * channels..(row + 1) * channels];
+                self.sampler.sample(logits, &generation.params, &generation.history, position)
+            };
             match sampled.map(|id| generation.push(id, on_event)) {
                 Ok(None) => i += 1,
                 Ok(Some(mut finish)) => {

@@ -2,18 +2,25 @@
 
 use std::ops::Range;
 
-use lapidary_backend::{FeedData, Outputs, Result, Sizes};
+use lapidary_backend::{FeedData, Largest, Outputs, Result, Sizes};
 use lapidary_program::{Program, input};
 
+use super::record::{Recorded, Returned};
+use super::top::Top;
 use crate::device::Gpu;
 use crate::host::HostFeed;
 use crate::profile::Profile;
 use crate::room::{Ready, Room};
+use crate::speed::Running;
 use crate::step::{CompiledMethod, FeedSpec, Place, Value, is_asked};
 use crate::weights::Weights;
 
+/// Bytes between feeds that are rather skipped than written.
+const FAR: u64 = 4096;
+
 /// One run of a method.
 pub(super) struct Call<'a> {
+    pub name: &'a str,
     pub program: &'a Program,
     pub gpu: &'a Gpu,
     pub weights: &'a Weights,
@@ -24,26 +31,41 @@ pub(super) struct Call<'a> {
     pub bytes: &'a mut Vec<u8>,
     pub floats: &'a mut Vec<f32>,
     pub profile: Option<&'a mut Profile>,
+    /// Finds the largest numbers of an output, if only those are wanted.
+    pub top: Option<&'a Top>,
+    /// Commands that were recorded ahead.
+    pub ahead: &'a mut Option<Recorded>,
     pub fed: &'a [FeedData<'a>],
     /// The lengths of this window.
     pub sizes: Sizes,
+    /// Whether this window is all, and its commands may serve again.
+    pub is_whole: bool,
     /// Keys that a query may see, at most.
     pub keys: u64,
-    /// Multiplications so far.
-    pub work: u64,
+    /// What the device was given and may not have done yet.
+    pub running: &'a mut Running,
 }
 
 impl Call<'_> {
     /// Writes the lengths of this window, and some feeds; those of asked rows begin at `from`.
+    /// Feeds that stand close together are one write.
     pub(super) fn feed(&mut self, wanted: impl Fn(&FeedSpec) -> bool, from: usize) -> Result<()> {
-        let places = self.ready.places.iter().zip(&self.ready.read);
+        let mut start = 0;
+        self.bytes.clear();
+        let places = self.ready.places(self.sizes).iter().zip(&self.ready.read);
         for (feed, (place, is_read)) in self.method.feeds.iter().zip(places) {
             let len = self.sizes.len(feed.rows) * feed.channels;
             if !is_read || !wanted(feed) || len == 0 {
                 continue;
             }
+            let end = start + self.bytes.len() as u64;
+            if place.start - end <= FAR {
+                self.bytes.resize((place.start - start) as usize, 0);
+            } else {
+                self.write(start);
+                start = place.start;
+            }
             let from = if is_asked(feed.rows) { from } else { 0 };
-            self.bytes.clear();
             match feed.source {
                 HostFeed::Input(i) => {
                     let part = from * feed.channels..from * feed.channels + len;
@@ -51,123 +73,93 @@ impl Call<'_> {
                 }
                 _ => {
                     self.floats.resize(len, 0.0);
-                    let tables = &self.weights.tables;
-                    feed.source.make(
-                        self.program,
-                        tables,
-                        self.fed,
-                        from,
-                        &mut self.floats[..len],
-                    )?;
+                    let made = &mut self.floats[..len];
+                    feed.source.make(self.program, &self.weights.tables, self.fed, from, made)?;
                     extend(self.bytes, FeedData::F32(self.floats), 0..len);
                 }
             }
-            self.gpu.queue.write_buffer(&self.room.feeds, place.start, self.bytes);
         }
-        self.bytes.clear();
-        for dim in &self.method.dims {
-            self.bytes.extend((self.sizes.len(*dim) as u32).to_le_bytes());
-        }
-        if !self.bytes.is_empty() {
+        self.write(start);
+        let lengths = self.method.dims.iter().map(|dim| self.sizes.len(*dim) as u32);
+        self.bytes.extend(lengths.flat_map(u32::to_le_bytes));
+        // Answers have the same lengths token after token.
+        let mut known = self.ready.lengths.borrow_mut();
+        if *known != *self.bytes {
             self.gpu.queue.write_buffer(&self.ready.call, 0, self.bytes);
+            known.clone_from(self.bytes);
         }
         Ok(())
     }
 
-    /// Records and submits some steps; the work of one submission is bounded.
-    pub(super) fn record(&mut self, steps: Range<usize>) -> Result<()> {
-        if self.profile.is_some() {
-            return self.record_timed(steps);
+    /// Writes the bytes at hand to the feeds.
+    fn write(&mut self, start: u64) {
+        if !self.bytes.is_empty() {
+            self.gpu.queue.write_buffer(&self.room.feeds, start, self.bytes);
+            self.bytes.clear();
         }
-        let budget = self.gpu.speed.per_submission();
-        let mut encoder = self.gpu.encoder();
-        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-        let mut work = 0u64;
-        for i in steps {
-            let kernels = self.method.steps[i].dispatches.iter().zip(&self.ready.steps[i]);
-            for (kernel, (pipeline, group)) in kernels {
-                if !kernel.is_meant(self.sizes) {
-                    continue;
-                }
-                let most = self.gpu.abilities.max_groups;
-                let Some([x, y, z]) = kernel.grid.groups(self.sizes, most) else { continue };
-                let own = kernel.work.of(self.sizes, self.keys);
-                if work > 0 && work.saturating_add(own) > budget {
-                    drop(pass);
-                    self.gpu.queue.submit([encoder.finish()]);
-                    encoder = self.gpu.encoder();
-                    pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-                    work = 0;
-                }
-                work = work.saturating_add(own);
-                self.work = self.work.saturating_add(own);
-                pass.set_pipeline(&pipeline.raw);
-                pass.set_bind_group(0, group, &[]);
-                pass.dispatch_workgroups(x, y, z);
-            }
-        }
-        drop(pass);
-        self.gpu.queue.submit([encoder.finish()]);
-        self.gpu.check()
     }
 
-    /// The same with the time of each kernel taken.
-    fn record_timed(&mut self, steps: Range<usize>) -> Result<()> {
-        let Some(profile) = self.profile.as_deref_mut() else { return Ok(()) };
-        let mut encoder = self.gpu.encoder();
-        for i in steps {
-            let kernels = self.method.steps[i].dispatches.iter().zip(&self.ready.steps[i]);
-            for (kernel, (pipeline, group)) in kernels {
-                let groups = kernel.grid.groups(self.sizes, self.gpu.abilities.max_groups);
-                let Some([x, y, z]) = groups.filter(|_| kernel.is_meant(self.sizes)) else {
-                    continue;
-                };
-                if profile.is_full() {
-                    self.gpu.queue.submit([encoder.finish()]);
-                    profile.collect(self.gpu)?;
-                    encoder = self.gpu.encoder();
-                }
-                let work = kernel.work.of(self.sizes, self.keys);
-                let mut pass = profile.pass(&mut encoder, kernel, self.sizes.tokens, work);
-                pass.set_pipeline(&pipeline.raw);
-                pass.set_bind_group(0, group, &[]);
-                pass.dispatch_workgroups(x, y, z);
-            }
-        }
-        self.gpu.queue.submit([encoder.finish()]);
-        profile.collect(self.gpu)
-    }
-
-    /// Reads the outputs of this window. Those that are not of asked rows come with the first.
-    pub(super) fn read(&mut self, outputs: &mut Outputs, whole: Sizes, from: usize) -> Result<()> {
+    /// Reads the outputs of this window.
+    pub(super) fn read(
+        &mut self,
+        returned: &Returned,
+        outputs: &mut Outputs,
+        whole: Sizes,
+    ) -> Result<()> {
         let method = self.method;
-        let mut wanted = Vec::with_capacity(method.outputs.len());
         for (i, out) in method.outputs.iter().enumerate() {
-            let Value { rows, channels, place } = out.value;
-            outputs.prepare(i, &out.name, whole.len(rows), channels);
-            if !is_asked(rows) && from > 0 {
-                continue;
-            }
-            let start = if is_asked(rows) { from * channels } else { 0 };
-            let part = start..start + self.sizes.len(rows) * channels;
-            match place {
-                Place::Buffer(buffer) => wanted.push((i, buffer, part)),
-                Place::Feed(feed) => {
-                    let data = outputs.prepare(i, &out.name, whole.len(rows), channels);
-                    self.show_feed(feed, part.start / channels.max(1), &mut data[part])?;
-                }
+            outputs.prepare(i, &out.name, whole.len(out.value.rows), out.value.channels);
+        }
+        for part in &returned.parts {
+            if let Place::Feed(feed) = part.place {
+                let channels = method.outputs[part.output].value.channels.max(1);
+                let from = part.range.start / channels;
+                self.show_feed(feed, from, &mut outputs.data(part.output)[part.range.clone()])?;
             }
         }
-        let lens: Vec<(usize, usize)> =
-            wanted.iter().map(|(_, b, part)| (*b, part.len())).collect();
-        let mut parts = wanted.into_iter();
-        self.download(&lens, &mut |words| {
-            let Some((i, _, part)) = parts.next() else { return };
-            let out = &method.outputs[i];
-            let rows = whole.len(out.value.rows);
-            let data = outputs.prepare(i, &out.name, rows, out.value.channels);
-            decode(words, out.indices, &mut data[part]);
+        self.waited(&returned.readback, returned.size_bytes, &mut |bytes| {
+            let mut rest = bytes;
+            for part in &returned.parts {
+                let (words, behind) = rest.split_at(part.size_bytes() as usize);
+                rest = behind;
+                if !words.is_empty() {
+                    let out = &mut outputs.data(part.output)[part.range.clone()];
+                    decode(words, method.outputs[part.output].indices, out);
+                }
+            }
         })
+    }
+
+    /// Reads the `k` largest numbers of each row of this window.
+    pub(super) fn read_largest(
+        &mut self,
+        returned: &Returned,
+        k: usize,
+        largest: &mut Largest,
+    ) -> Result<()> {
+        let Some(top) = self.top else { return Ok(()) };
+        self.waited(&returned.readback, returned.size_bytes, &mut |bytes| {
+            largest.extend(top.found(bytes, k));
+        })
+    }
+
+    /// Shows the first bytes of a buffer once all that was submitted is done; records ahead while
+    /// the device works. If there are none, waits for what was submitted before this call at most,
+    /// so that the host can make the feeds of the next.
+    fn waited(
+        &mut self,
+        buffer: &wgpu::Buffer,
+        size_bytes: u64,
+        show: &mut dyn FnMut(&[u8]),
+    ) -> Result<()> {
+        if size_bytes == 0 {
+            return self.running.next(self.gpu);
+        }
+        let coming = self.gpu.map(buffer, size_bytes);
+        let ahead = if self.is_whole { self.record_ahead() } else { Ok(()) };
+        coming.wait(self.gpu, show)?;
+        self.running.end(self.gpu);
+        ahead
     }
 
     /// The numbers of one value.
@@ -177,7 +169,7 @@ impl Call<'_> {
         match value.place {
             Place::Feed(feed) => self.show_feed(feed, 0, &mut out)?,
             Place::Buffer(b) => {
-                self.download(&[(b, len)], &mut |words| decode(words, false, &mut out))?;
+                self.download(b, len, &mut |words| decode(words, false, &mut out))?;
             }
         }
         Ok(out)
@@ -201,32 +193,20 @@ impl Call<'_> {
         }
     }
 
-    /// Waits for all that was submitted and hands out the first words of some buffers.
-    fn download(&mut self, parts: &[(usize, usize)], take: &mut dyn FnMut(&[u8])) -> Result<()> {
-        let total: u64 = parts.iter().map(|(_, len)| *len as u64 * 4).sum();
-        if total == 0 {
-            parts.iter().for_each(|_| take(&[]));
+    /// Waits for all that was submitted and shows the first words of a buffer.
+    fn download(&mut self, buffer: usize, len: usize, take: &mut dyn FnMut(&[u8])) -> Result<()> {
+        let bytes = len as u64 * 4;
+        if bytes == 0 {
             return Ok(());
         }
-        if self.readback.size() < total {
-            *self.readback = readback_buffer(self.gpu, total)?;
+        if self.readback.size() < bytes {
+            *self.readback = readback_buffer(self.gpu, bytes)?;
         }
         let mut encoder = self.gpu.encoder();
-        let mut at = 0;
-        for (buffer, len) in parts.iter().filter(|(_, len)| *len > 0) {
-            let bytes = *len as u64 * 4;
-            encoder.copy_buffer_to_buffer(&self.room.buffers[*buffer], 0, self.readback, at, bytes);
-            at += bytes;
-        }
+        let buffer = &self.room.buffers[buffer];
+        encoder.copy_buffer_to_buffer(buffer, 0, self.readback, 0, bytes);
         self.gpu.queue.submit([encoder.finish()]);
-        self.gpu.map(self.readback, total, &mut |bytes| {
-            let mut rest = bytes;
-            for (_, len) in parts {
-                let (part, behind) = rest.split_at(len * 4);
-                take(part);
-                rest = behind;
-            }
-        })
+        self.gpu.map(self.readback, bytes).wait(self.gpu, take)
     }
 }
 

@@ -218,3 +218,65 @@ proptest! {
         prop_assert_eq!(draw(&candidates, best, 1.0, seed, position), first);
     }
 }
+
+/// The `k` best of a row, sorted.
+fn largest(logits: &[f32], k: usize) -> Vec<lapidary_backend::Found> {
+    let mut all: Vec<_> = logits
+        .iter()
+        .enumerate()
+        .map(|(i, value)| lapidary_backend::Found { value: *value, index: i as u32 })
+        .collect();
+    all.sort_by(|a, b| b.value.partial_cmp(&a.value).unwrap().then(a.index.cmp(&b.index)));
+    all.truncate(k);
+    all
+}
+
+#[test]
+fn what_needs_whole_rows_says_so() {
+    let suppress = vec![3, 5];
+    assert_eq!(SamplingParams::greedy().n_candidates(), Some(1));
+    let top_k = SamplingParams { top_k: 40, suppress: suppress.clone(), ..seeded(1) };
+    assert_eq!(top_k.n_candidates(), Some(42));
+    let top_1 = SamplingParams { top_k: 1, suppress, ..seeded(1) };
+    assert_eq!(top_1.n_candidates(), Some(3));
+    assert_eq!(seeded(1).n_candidates(), None);
+    let penalty = SamplingParams { repetition_penalty: 1.1, ..top_k.clone() };
+    assert_eq!(penalty.n_candidates(), None);
+    let bias = SamplingParams { logit_bias: vec![(1, 1.0)], ..top_k };
+    assert_eq!(bias.n_candidates(), None);
+}
+
+#[test]
+fn a_row_with_a_nan_or_nothing_left_is_an_error_from_its_largest_too() {
+    let found = |value| lapidary_backend::Found { value, index: 3 };
+    let e = Sampler::default().sample_largest(&[found(f32::NAN)], &SamplingParams::greedy(), 0);
+    assert!(matches!(e, Err(Error::NonFiniteLogits { node: None })));
+    for temperature in [0.0, 1.0] {
+        let params = SamplingParams { temperature, top_k: 4, suppress: vec![3], ..seeded(1) };
+        let e = Sampler::default().sample_largest(&[found(1.0)], &params, 0);
+        assert!(matches!(e, Err(Error::AllMasked)));
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_largest_logits_give_the_token_that_all_give(
+        steps in prop::collection::vec(-40i8..40, 1..300),
+        top_k in 1u32..64,
+        temperature in prop::sample::select(vec![0.0f32, 0.7, 1.3]),
+        top_p in prop::sample::select(vec![1.0f32, 0.95, 0.5]),
+        min_p in prop::sample::select(vec![0.0f32, 0.1]),
+        suppress in prop::collection::vec(0u32..40, 0..6),
+        seed: u64,
+    ) {
+        // Few steps of a quarter: many equals. Zeros of both signs.
+        let number = |x: &i8| if *x == 1 { -0.0 } else { f32::from(*x) / 4.0 };
+        let logits: Vec<f32> = steps.iter().map(number).collect();
+        let params =
+            SamplingParams { temperature, top_k, top_p, min_p, suppress, ..seeded(seed) };
+        let k = params.n_candidates().unwrap();
+        let whole = one(&logits, &params, 9).ok();
+        let part = Sampler::default().sample_largest(&largest(&logits, k), &params, 9).ok();
+        prop_assert_eq!(whole, part);
+    }
+}

@@ -1,0 +1,245 @@
+//! Commands: kernels of a window and the copies of its outputs, recorded now or ahead.
+//!
+//! Nothing in them depends on the numbers of a call, only on its method and lengths. So while the
+//! device works on one token, the host records the commands of the next.
+
+use std::ops::Range;
+
+use lapidary_backend::{Result, Sizes};
+
+use super::call::{Call, readback_buffer};
+use super::top::{Sought, Top};
+use crate::speed::Planned;
+use crate::step::{Place, Value, is_asked};
+
+/// Tokens of the calls whose commands are recorded ahead: answers, one token of each.
+const MOST_TOKENS: usize = 8;
+
+/// Commands that wait to be submitted.
+pub(super) struct Recorded {
+    method: String,
+    sizes: Sizes,
+    sought: Option<Sought>,
+    commands: Commands,
+}
+
+/// Commands of one submission.
+struct Commands {
+    raw: wgpu::CommandBuffer,
+    returned: Returned,
+    planned: Planned,
+}
+
+/// What commands leave for the host.
+#[derive(Clone, Debug)]
+pub(super) struct Returned {
+    pub readback: wgpu::Buffer,
+    /// Of outputs; empty if only the largest numbers of one are looked for.
+    pub parts: Vec<Part>,
+    /// Bytes that come back.
+    pub size_bytes: u64,
+}
+
+/// Numbers of one output, or none if the host has them already.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub output: usize,
+    pub place: Place,
+    /// Where they stand among all that the caller gets of this output.
+    pub range: Range<usize>,
+}
+
+impl Part {
+    /// Bytes that come back for it.
+    pub(super) fn size_bytes(&self) -> u64 {
+        if matches!(self.place, Place::Feed(_)) { 0 } else { self.range.len() as u64 * 4 }
+    }
+}
+
+/// Kernels on their way into commands.
+struct Passage {
+    encoder: wgpu::CommandEncoder,
+    pass: wgpu::ComputePass<'static>,
+    planned: Planned,
+    last: Option<wgpu::ComputePipeline>,
+}
+
+impl Passage {
+    fn new(mut encoder: wgpu::CommandEncoder) -> Self {
+        let pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+        let pass = pass.forget_lifetime();
+        Passage { encoder, pass, planned: Planned::default(), last: None }
+    }
+
+    fn end(self) -> (wgpu::CommandEncoder, Planned) {
+        drop(self.pass);
+        (self.encoder, self.planned)
+    }
+}
+
+impl Call<'_> {
+    /// Runs some steps, and says where the outputs of this window will be.
+    pub(super) fn submit(&mut self, steps: Range<usize>, from: usize) -> Result<Returned> {
+        let budget = self.gpu.speed.per_submission();
+        let work = steps.clone().map(|i| self.step_work(i)).fold(0, u64::saturating_add);
+        let ahead = self.ahead.take().filter(|r| from == 0 && self.is_like(r) && work <= budget);
+        let Commands { raw, returned, planned } = match ahead {
+            Some(recorded) => recorded.commands,
+            None => self.record(steps, from, budget)?,
+        };
+        self.gpu.speed.note(planned, budget);
+        let last = self.gpu.queue.submit([raw]);
+        self.running.add(last, work);
+        self.gpu.check()?;
+        Ok(returned)
+    }
+
+    /// Whether commands are those of this call.
+    fn is_like(&self, recorded: &Recorded) -> bool {
+        recorded.method == self.name
+            && recorded.sizes == self.sizes
+            && recorded.sought.as_ref() == self.top.map(|top| &top.sought)
+    }
+
+    /// Runs some steps of which nothing comes back yet.
+    pub(super) fn submit_only(&mut self, steps: Range<usize>) -> Result<()> {
+        let budget = self.gpu.speed.per_submission();
+        let (encoder, planned) = match self.profile {
+            Some(_) => (self.record_timed(steps)?, Planned::default()),
+            None => self.record_kernels(steps, budget),
+        };
+        self.gpu.speed.note(planned, budget);
+        self.gpu.queue.submit([encoder.finish()]);
+        self.gpu.check()
+    }
+
+    /// Records the commands of a call like this one, if another is likely and one submission.
+    pub(super) fn record_ahead(&mut self) -> Result<()> {
+        let budget = self.gpu.speed.per_submission();
+        let all = 0..self.method.steps.len();
+        let work = all.clone().map(|i| self.step_work(i)).fold(0, u64::saturating_add);
+        if self.sizes.tokens <= MOST_TOKENS && self.profile.is_none() && work <= budget {
+            let commands = self.record(all, 0, u64::MAX)?;
+            let (method, sizes) = (self.name.to_string(), self.sizes);
+            let sought = self.top.map(|top| top.sought.clone());
+            *self.ahead = Some(Recorded { method, sizes, sought, commands });
+        }
+        Ok(())
+    }
+
+    /// Records some steps and the copies of outputs. What is more work than `budget` is submitted
+    /// on the way.
+    fn record(&mut self, steps: Range<usize>, from: usize, budget: u64) -> Result<Commands> {
+        let returned = self.returned(from)?;
+        let (mut encoder, planned) = match self.profile {
+            Some(_) => (self.record_timed(steps)?, Planned::default()),
+            None => self.record_kernels(steps, budget),
+        };
+        if let Some(top) = self.top {
+            self.record_top(top, &mut encoder, &returned);
+        }
+        let mut at = 0;
+        for part in &returned.parts {
+            if let Place::Buffer(b) = part.place {
+                let bytes = part.size_bytes();
+                let buffer = &self.room.buffers[b];
+                encoder.copy_buffer_to_buffer(buffer, 0, &returned.readback, at, bytes);
+                at += bytes;
+            }
+        }
+        Ok(Commands { raw: encoder.finish(), returned, planned })
+    }
+
+    fn record_kernels(&self, steps: Range<usize>, budget: u64) -> (wgpu::CommandEncoder, Planned) {
+        let mut passage = Passage::new(self.gpu.encoder());
+        for i in steps {
+            let kernels = self.method.steps[i].dispatches.iter().zip(&self.ready.steps[i]);
+            for (kernel, ready) in kernels {
+                let most = self.gpu.abilities.max_groups;
+                let Some([x, y, z]) = kernel.groups(self.sizes, most) else { continue };
+                let own = kernel.work.of(self.sizes, self.keys);
+                if !passage.planned.takes(own, budget) {
+                    let (encoder, planned) = passage.end();
+                    self.gpu.speed.note(planned, budget);
+                    self.gpu.queue.submit([encoder.finish()]);
+                    passage = Passage::new(self.gpu.encoder());
+                }
+                passage.planned.add(own);
+                let pipeline = &ready.pipeline.raw;
+                if passage.last.as_ref() != Some(pipeline) {
+                    passage.pass.set_pipeline(pipeline);
+                    passage.last = Some(pipeline.clone());
+                }
+                passage.pass.set_bind_group(0, ready.group(self.sizes), &[]);
+                passage.pass.dispatch_workgroups(x, y, z);
+            }
+        }
+        passage.end()
+    }
+
+    /// The same with the time of each kernel taken; they have run when this returns.
+    fn record_timed(&mut self, steps: Range<usize>) -> Result<wgpu::CommandEncoder> {
+        let mut encoder = self.gpu.encoder();
+        let Some(profile) = self.profile.as_deref_mut() else { return Ok(encoder) };
+        for i in steps {
+            let kernels = self.method.steps[i].dispatches.iter().zip(&self.ready.steps[i]);
+            for (kernel, ready) in kernels {
+                let groups = kernel.groups(self.sizes, self.gpu.abilities.max_groups);
+                let Some([x, y, z]) = groups else { continue };
+                if profile.is_full() {
+                    self.gpu.queue.submit([encoder.finish()]);
+                    profile.collect(self.gpu)?;
+                    encoder = self.gpu.encoder();
+                }
+                let work = kernel.work.of(self.sizes, self.keys);
+                let mut pass = profile.pass(&mut encoder, kernel, self.sizes.tokens, work);
+                pass.set_pipeline(&ready.pipeline.raw);
+                pass.set_bind_group(0, ready.group(self.sizes), &[]);
+                pass.dispatch_workgroups(x, y, z);
+            }
+        }
+        self.gpu.queue.submit([encoder.finish()]);
+        profile.collect(self.gpu)?;
+        Ok(self.gpu.encoder())
+    }
+
+    /// Records the search for the largest numbers of an output.
+    fn record_top(&self, top: &Top, encoder: &mut wgpu::CommandEncoder, returned: &Returned) {
+        let rows = self.sizes.len(self.method.outputs[top.sought.output].value.rows);
+        if rows == 0 {
+            return;
+        }
+        top.record(encoder, rows);
+        encoder.copy_buffer_to_buffer(&top.best, 0, &returned.readback, 0, returned.size_bytes);
+    }
+
+    /// Multiplications of a step in this window.
+    fn step_work(&self, step: usize) -> u64 {
+        let kernels = self.method.steps[step].dispatches.iter();
+        let meant = kernels.filter(|kernel| kernel.is_meant(self.sizes));
+        meant.map(|k| k.work.of(self.sizes, self.keys)).fold(0, u64::saturating_add)
+    }
+
+    /// What comes back of this window. Outputs that are not of asked rows come with the first.
+    fn returned(&mut self, from: usize) -> Result<Returned> {
+        let outputs = self.method.outputs.iter().enumerate().filter(|_| self.top.is_none());
+        let parts = outputs.filter(|(_, out)| is_asked(out.value.rows) || from == 0);
+        let parts = parts.map(|(output, out)| {
+            let Value { rows, channels, place } = out.value;
+            let start = if is_asked(rows) { from * channels } else { 0 };
+            Part { output, place, range: start..start + self.sizes.len(rows) * channels }
+        });
+        let parts: Vec<Part> = parts.filter(|part| !part.range.is_empty()).collect();
+        let size_bytes = match self.top {
+            Some(top) => {
+                let value = self.method.outputs[top.sought.output].value;
+                top.size_bytes(self.sizes.len(value.rows))
+            }
+            None => parts.iter().map(Part::size_bytes).sum(),
+        };
+        if self.readback.size() < size_bytes {
+            *self.readback = readback_buffer(self.gpu, size_bytes)?;
+        }
+        Ok(Returned { readback: self.readback.clone(), parts, size_bytes })
+    }
+}
