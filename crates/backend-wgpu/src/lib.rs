@@ -20,6 +20,7 @@ mod engine;
 mod faults;
 mod fuse;
 mod host;
+mod instance;
 mod linear;
 mod memory;
 mod ops;
