@@ -4,6 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use lapidary_backend::{Device, Error, Result};
 
+use crate::instance::instance;
 use crate::{memory, profile};
 
 /// A system that GPUs are reached through.
@@ -80,7 +81,7 @@ impl Api {
         }
     }
 
-    fn backends(self) -> wgpu::Backends {
+    pub(crate) fn backends(self) -> wgpu::Backends {
         match self {
             Api::Vulkan => wgpu::Backends::VULKAN,
             Api::Metal => wgpu::Backends::METAL,
@@ -250,8 +251,7 @@ impl Abilities {
     }
 }
 
-/// An instance and its adapters, asked for once in a process: asking takes time, and some drivers
-/// write to standard error each time.
+/// An instance and its adapters, asked for once in a process: asking takes time.
 struct Known {
     api: Api,
     // Adapters need it.
@@ -266,11 +266,7 @@ fn known_adapters(api: Api) -> Vec<wgpu::Adapter> {
     if let Some(known) = known.iter().find(|known| known.api == api) {
         return known.adapters.clone();
     }
-    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
-        backends: api.backends(),
-        flags: wgpu::InstanceFlags::empty(),
-        ..wgpu::InstanceDescriptor::new_without_display_handle()
-    });
+    let instance = instance(api);
     let adapters = pollster::block_on(instance.enumerate_adapters(api.backends()));
     known.push(Known { api, _instance: instance, adapters: adapters.clone() });
     adapters

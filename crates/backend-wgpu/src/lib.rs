@@ -20,6 +20,7 @@ mod engine;
 mod faults;
 mod fuse;
 mod host;
+mod instance;
 mod linear;
 #[cfg(test)]
 mod long;
