@@ -49,12 +49,12 @@ fn program() -> Arc<Program> {
     for state in &states {
         let mut linear = |weight: &str, x| {
             let op = Op::Linear { weight: weight.into(), bias: None };
-            graph.node(&format!("{weight} {}", state.name), op, &[x]).unwrap()
+            graph.node(format!("{weight} {}", state.name), op, &[x]).unwrap()
         };
         let [q, k, v] = ["q", "k", "v"].map(|weight| linear(weight, x));
         let name = state.name.as_str();
         let write = Op::KvWrite { state: name.into() };
-        graph.node(&format!("kv {name}"), write, &[k, v, slots, positions]).unwrap();
+        graph.node(format!("kv {name}"), write, &[k, v, slots, positions]).unwrap();
         let spec = AttentionSpec {
             n_heads: 1,
             n_kv_heads: 1,
@@ -65,7 +65,7 @@ fn program() -> Arc<Program> {
         };
         let attention = Op::Attention { state: name.into(), spec };
         let seen = graph.node(name, attention, &[q, slots, positions]).unwrap();
-        x = graph.node(&format!("sum {name}"), Op::Add, &[x, seen]).unwrap();
+        x = graph.node(format!("sum {name}"), Op::Add, &[x, seen]).unwrap();
     }
     let x = graph.node("rows", Op::GatherRows, &[x, rows]).unwrap();
     let head = Op::Linear { weight: "embed".into(), bias: None };

@@ -153,11 +153,11 @@ mod tests {
 
     #[test]
     fn switches_choose_lines() {
-        let plain = Shader::new("rms_norm").text().unwrap();
-        let weighted = Shader::new("rms_norm").with("WEIGHT", true).text().unwrap();
-        assert!(!plain.contains("weight["));
-        assert!(weighted.contains("weight["));
-        assert!(!weighted.contains('#'));
+        let plain = Shader::new("layer_norm").text().unwrap();
+        let biased = Shader::new("layer_norm").with("BIAS", true).text().unwrap();
+        assert!(!plain.contains("bias["));
+        assert!(biased.contains("bias["));
+        assert!(!biased.contains('#'));
     }
 
     #[test]
