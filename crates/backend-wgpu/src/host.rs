@@ -3,9 +3,15 @@
 //! Tables stay in the program's store, in the mapped file if there is one. Angles are made here
 //! because a GPU's sines are poor for the large angles of long contexts.
 
-use lapidary_backend::{FeedData, Result};
+use lapidary_backend::host::n_threads;
+use lapidary_backend::{Error, FeedData, Result};
 use lapidary_program::{AxialRopeSpec, MemoryStore, Part, Program, RopeSpec, Weight, WeightDecl};
 use std::borrow::Cow;
+
+/// Numbers that are worth a thread of their own.
+const LEAST_SHARE: usize = 1 << 17;
+/// Threads that read rows at once: memory is soon busy.
+const MOST_THREADS: usize = 8;
 
 /// How the host comes by what it feeds.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,13 +99,7 @@ impl Table {
     }
 
     /// Reads rows by number, each times `scale`.
-    fn read(
-        &self,
-        program: &Program,
-        rows: impl Iterator<Item = usize>,
-        scale: f32,
-        out: &mut [f32],
-    ) -> Result<()> {
+    fn read(&self, program: &Program, rows: &[usize], scale: f32, out: &mut [f32]) -> Result<()> {
         let (name, whole) = match self {
             Table::Stored { name, row_by_row: true } => (name, None),
             Table::Stored { name, .. } => (name, Some(program.weight(name)?)),
@@ -107,15 +107,32 @@ impl Table {
                 (name, Some(Weight::fetch(name, &program.weights()[name], store)?))
             }
         };
-        let channels = program.weights()[name].cols();
-        for (row, out) in rows.zip(out.chunks_exact_mut(channels.max(1))) {
-            match &whole {
-                Some(weight) => weight.row_f32(row, out),
-                None => program.weight_rows(name, row..row + 1)?.row_f32(0, out),
+        let channels = program.weights()[name].cols().max(1);
+        let read = |rows: &[usize], out: &mut [f32]| {
+            for (row, out) in rows.iter().zip(out.chunks_exact_mut(channels)) {
+                match &whole {
+                    Some(weight) => weight.row_f32(*row, out),
+                    None => program.weight_rows(name, *row..row + 1)?.row_f32(0, out),
+                }
+                out.iter_mut().for_each(|x| *x *= scale);
             }
-            out.iter_mut().for_each(|x| *x *= scale);
+            Ok(())
+        };
+        let n_threads = (out.len() / LEAST_SHARE).clamp(1, MOST_THREADS.min(n_threads()));
+        let share = rows.len().div_ceil(n_threads).max(1);
+        if n_threads == 1 {
+            return read(rows, out);
         }
-        Ok(())
+        std::thread::scope(|scope| {
+            let parts = rows.chunks(share).zip(out.chunks_mut(share * channels));
+            let threads: Vec<_> =
+                parts.map(|(rows, out)| scope.spawn(|| read(rows, out))).collect();
+            let done = threads.into_iter().map(|thread| match thread.join() {
+                Ok(done) => done,
+                Err(_) => Err(Error::Device(format!("rows of `{name}` can't be read"))),
+            });
+            done.collect()
+        })
     }
 }
 
@@ -138,7 +155,7 @@ impl HostFeed {
                         Some((row, index)) if index[t] >= 0 => row,
                         _ => start + stride * *id as usize,
                     });
-                tables[*table].read(program, rows, *scale, out)?;
+                tables[*table].read(program, &rows.collect::<Vec<_>>(), *scale, out)?;
             }
             HostFeed::Angles { positions, frequencies } => {
                 let positions = &indices(fed, *positions)[from..];

@@ -8,7 +8,7 @@ use naga::back::{hlsl, msl, spv};
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 
 use crate::linear::kernels::tests as linear;
-use crate::ops::attention_few::{few, join, together};
+use crate::ops::attention_few::{Few, join, together};
 use crate::ops::attention_many::tests as attention_many;
 use crate::shader::{FILES, Shader};
 
@@ -81,8 +81,11 @@ fn of_heads(stem: &'static str) -> Vec<Shader> {
         match stem {
             "attention_few" if quads == 1 => {
                 for (head_dim, halves) in [(7, false), (72, true), (256, true), (512, false)] {
-                    let heads = together(8, head_dim / 4, 16 << 10);
-                    all.push(few(head_dim, halves, halves, heads, 16 << 10));
+                    let together = together(8, head_dim / 4, 16 << 10);
+                    let (horizons, small) = (halves, !halves);
+                    let subgroup = if head_dim == 256 { 32 } else { 0 };
+                    let few = Few { head_dim, together, halves, horizons, small, subgroup };
+                    all.push(few.shader(16 << 10));
                 }
             }
             "attention_few_join" => all.push(join(64 * quads + 3, quads == 1)),

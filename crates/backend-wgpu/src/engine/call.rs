@@ -230,9 +230,12 @@ pub(super) fn newest_key(program: &Program, method: &str, fed: &[FeedData<'_>]) 
 }
 
 fn extend(bytes: &mut Vec<u8>, data: FeedData<'_>, part: Range<usize>) {
+    let start = bytes.len();
+    bytes.resize(start + 4 * part.len(), 0);
+    let words = bytes[start..].as_chunks_mut::<4>().0.iter_mut();
     match data {
-        FeedData::F32(data) => bytes.extend(data[part].iter().flat_map(|x| x.to_le_bytes())),
-        FeedData::I32(data) => bytes.extend(data[part].iter().flat_map(|x| x.to_le_bytes())),
+        FeedData::F32(data) => words.zip(&data[part]).for_each(|(w, x)| *w = x.to_le_bytes()),
+        FeedData::I32(data) => words.zip(&data[part]).for_each(|(w, x)| *w = x.to_le_bytes()),
     }
 }
 

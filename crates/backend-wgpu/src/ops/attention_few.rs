@@ -2,6 +2,7 @@ use lapidary_program::{AttentionSpec, Dim};
 
 use super::kernel::Kernel;
 use crate::compile::MethodCompiler;
+use crate::linear::Tuning;
 use crate::shader::Shader;
 use crate::step::{Bound, Count, Value, When, Work};
 
@@ -9,6 +10,9 @@ use crate::step::{Bound, Count, Value, When, Work};
 const FEW: usize = 8;
 /// Invocations of a workgroup, and so the most quads of a head.
 const WORKGROUP: u32 = 256;
+/// Query heads of a workgroup at most. More of them read keys less often, but a device that is busy
+/// with one token alone waits for the longest workgroup.
+const TOGETHER: u32 = 2;
 /// Workgroups that a large device wants.
 const BUSY: u32 = 256;
 
@@ -39,8 +43,15 @@ pub(super) fn attention_few(
     let when = When { rows: y.rows, least: 0, most: FEW };
     let with_horizons = |kernel: Kernel| horizons.into_iter().fold(kernel, |k, h| k.read(*h));
 
-    let shader = few(spec.head_dim, cache.halves, horizons.is_some(), together, max_bytes);
-    let kernel = Kernel::new(shader)
+    let few = Few {
+        head_dim: spec.head_dim,
+        together,
+        halves: cache.halves,
+        horizons: horizons.is_some(),
+        small: cache.capacity < 32,
+        subgroup: Tuning { abilities: cx.abilities }.subgroup() as u32,
+    };
+    let kernel = Kernel::new(few.shader(max_bytes))
         .words(&[len, spec.n_heads, spec.n_kv_heads, cache.capacity as u32])
         .words(&[spec.scale.to_bits(), window, own_key.into(), splits])
         .read(x[0])
@@ -66,23 +77,36 @@ pub(super) fn attention_few(
     FEW + 1
 }
 
-/// What finds the parts of a query.
-pub(crate) fn few(
-    head_dim: u32,
-    halves: bool,
-    horizons: bool,
-    together: u32,
-    max_bytes: u32,
-) -> Shader {
-    let quads = head_dim.div_ceil(4);
-    Shader::new("attention_few")
-        .unchecked()
-        .with("HALVES", halves)
-        .with("HORIZONS", horizons)
-        .constant("HD", head_dim)
-        .constant("GT", together)
-        .constant("NG", at_once(together, quads, max_bytes))
-        .constant("TURNS", WORKGROUP / quads)
+/// What the kernel that finds the parts of a query depends on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Few {
+    pub head_dim: u32,
+    /// Query heads of one workgroup.
+    pub together: u32,
+    pub halves: bool,
+    pub horizons: bool,
+    /// Whether a ring has fewer keys than a tile.
+    pub small: bool,
+    /// The size of a subgroup, if kernels may count on it; else 0.
+    pub subgroup: u32,
+}
+
+impl Few {
+    /// The kernel, for workgroups that share so many bytes at most.
+    pub(crate) fn shader(&self, max_bytes: u32) -> Shader {
+        let quads = self.head_dim.div_ceil(4);
+        let shader = Shader::new("attention_few")
+            .unchecked()
+            .with("SUBGROUPS", self.subgroup == 32)
+            .with("HALVES", self.halves)
+            .with("HORIZONS", self.horizons)
+            .with("SMALL", self.small)
+            .constant("HD", self.head_dim)
+            .constant("GT", self.together)
+            .constant("NG", at_once(self.together, quads, max_bytes))
+            .constant("TURNS", WORKGROUP / quads);
+        if self.subgroup == 32 { shader.constant("SG", 32) } else { shader }
+    }
 }
 
 /// What makes one of them.
@@ -95,7 +119,7 @@ pub(crate) fn join(head_dim: u32, horizons: bool) -> Shader {
 
 /// Query heads of one workgroup: as many as share keys and fit.
 pub(crate) fn together(per_kv: u32, quads: u32, max_bytes: u32) -> u32 {
-    let mut heads = 8.min(per_kv.next_power_of_two());
+    let mut heads = TOGETHER.min(per_kv.next_power_of_two());
     while heads > 1 && shared_bytes(heads, quads, 1) > max_bytes {
         heads /= 2;
     }

@@ -4,6 +4,7 @@
 // splits]: the largest score, and the sum of the weights.
 // A tile is 32 keys: eight invocations make a key's scores; then each key and head has one that makes
 // its weight; then quads of channels are summed up, by parts of the workgroup that take every n-th key.
+// SG: the size of a subgroup, if it is known and may be used. SMALL: rings of fewer than 32 keys.
 const WG: u32 = 256u;
 struct Params {
     len: u32,
@@ -45,7 +46,9 @@ const STRIDE = 36u;
 
 var<workgroup> queries: array<vec4<f32>, $(GT)u * QUADS>;
 var<workgroup> partial: array<f32, $(GT*8)u * STRIDE>;
+#if SG != 32
 var<workgroup> scores: array<f32, $(GT*32)u>;
+#endif
 var<workgroup> weights: array<f32, $(GT*32)u>;
 var<workgroup> shrinks: array<f32, $(GT)u>;
 var<workgroup> sums: array<vec4<f32>, $(NG*256)>;
@@ -61,6 +64,16 @@ fn query_quad(row: u32, i: u32) -> vec4<f32> {
         }
     }
     return quad;
+#endif
+}
+
+/// Where the key stands that is `n` < 32 behind one at `place` of a ring.
+fn placed(place: u32, n: u32) -> u32 {
+#if SMALL
+    return (place + n) % params.capacity;
+#else
+    let behind = place + n;
+    return select(behind, behind - params.capacity, behind >= params.capacity);
 #endif
 }
 
@@ -107,14 +120,14 @@ fn main(
 #endfor
     for (var start = first; start <= last; start += 32) {
         // All of the tile is asked for at once; what is beyond the last key is that key again.
-        let k = min(start + i32(lane / 8u), last);
-        let of_key = (base + u32(k) % params.capacity) * QUADS;
+        let place = u32(start) % params.capacity;
+        let of_key = (base + placed(place, min(lane / 8u, u32(last - start)))) * QUADS;
 #for I 0 ((HD+3)/4+7)/8
         let key_$(I) = keys[of_key + min(lane % 8u + $(8*I)u, QUADS - 1u)];
 #endfor
 #for J 0 (32+TURNS-1)/TURNS
-        let v_$(J) = min(start + i32(min(turn, TURNS - 1u) + $(J*TURNS)u), last);
-        let value_$(J) = values[(base + u32(v_$(J)) % params.capacity) * QUADS + quad_at];
+        let v_$(J) = min(min(turn, TURNS - 1u) + $(J*TURNS)u, u32(last - start));
+        let value_$(J) = values[(base + placed(place, v_$(J))) * QUADS + quad_at];
 #endfor
         workgroupBarrier();
         {
@@ -148,6 +161,7 @@ fn main(
                     score += partial[(own_head * 8u + p) * STRIDE + own_key];
                 }
             }
+#if SG != 32
             scores[lane] = score;
         }
         workgroupBarrier();
@@ -156,6 +170,10 @@ fn main(
             for (var i = 0u; i < 32u; i++) {
                 now = max(now, scores[own_head * 32u + i]);
             }
+#else
+            // A subgroup has the keys of one head.
+            let now = max(most, subgroupMax(score));
+#endif
             let shrink = exp(most - now);
             let weight = select(0.0, exp(score - now), start + i32(own_key) <= last);
             most = now;
@@ -204,15 +222,21 @@ fn main(
         }
     }
 #endfor
+#if SG != 32
     if own_head < $(GT)u {
         weights[lane] = total;
     }
     workgroupBarrier();
+#else
+    let sum = subgroupAdd(total);
+#endif
     if own_head < n_queries && own_key == 0u {
+#if SG != 32
         var sum = 0.0;
         for (var i = 0u; i < 32u; i++) {
             sum += weights[lane + i];
         }
+#endif
         stats[(row0 + own_head) * params.splits + split] = vec2<f32>(most, sum);
     }
 }
