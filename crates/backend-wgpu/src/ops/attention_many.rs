@@ -31,24 +31,29 @@ impl ManyQueries<'_> {
     pub(super) fn compile(&self, cx: &mut MethodCompiler<'_>, least: usize) {
         let head_dim = self.spec.head_dim;
         let (_, capacity, halves) = self.cache;
-        let coop = halves
-            && cx.options.precision == Precision::Fast
-            && (CoopTile::of(head_dim, Rows::Few)).is_some_and(|t| t.runs(cx.abilities, capacity));
-        if !coop {
+        let rounds = halves && cx.options.precision == Precision::Fast;
+        let abilities = cx.abilities;
+        let coop = |rows| {
+            let tile = CoopTile::of(head_dim, rows).filter(|_| rounds);
+            tile.filter(|tile| tile.runs(abilities, capacity))
+        };
+        let Some(small) = coop(Rows::Few) else {
             let tile = PlainTile::of(head_dim);
             let shader = tile.shader(head_dim, halves, self.horizons.is_some());
             return self.kernel(cx, shader, tile.rows, self.spec.scale, (least, usize::MAX));
+        };
+        let large = coop(Rows::Many).filter(|large| *large != small);
+        let busy_from = large.map_or(usize::MAX, |_| self.busy_from().max(least));
+        self.coop(cx, &small, (least, busy_from - 1));
+        if let Some(large) = large {
+            self.coop(cx, &large, (busy_from, usize::MAX));
         }
+    }
+
+    fn coop(&self, cx: &mut MethodCompiler<'_>, tile: &CoopTile, tokens: (usize, usize)) {
         let scale = self.spec.scale * std::f32::consts::LOG2_E;
-        let mut least = least;
-        for (rows, most) in [(Rows::Few, self.busy_from() - 1), (Rows::Many, usize::MAX)] {
-            let tile = CoopTile::of(head_dim, rows).filter(|_| least <= most);
-            if let Some(tile) = tile.filter(|t| t.runs(cx.abilities, capacity)) {
-                let shader = tile.shader(head_dim, self.horizons.is_some());
-                self.kernel(cx, shader, tile.rows, scale, (least, most));
-                least = most.saturating_add(1);
-            }
-        }
+        let shader = tile.shader(self.horizons.is_some());
+        self.kernel(cx, shader, tile.rows, scale, tokens);
     }
 
     /// Tokens from which large tiles are enough to keep a device busy.
@@ -155,7 +160,8 @@ impl CoopTile {
         self.keys * (self.head_dim + 8) * 2 + scores + weights + self.rows * 20 + 128
     }
 
-    fn shader(&self, head_dim: u32, horizons: bool) -> Shader {
+    fn shader(&self, horizons: bool) -> Shader {
+        let head_dim = self.head_dim;
         let per_row = self.subgroups * 32 / self.rows;
         let in_keys = self.subgroups / (self.rows / 16 * self.splits);
         // Queries stand where keys will; if there are more of them, their channels come in parts.
@@ -238,7 +244,7 @@ pub(crate) mod tests {
     /// Kernels for those that have cooperative matrices.
     pub(crate) fn matrix_variants() -> Vec<Shader> {
         let tiles = coop_tiles().into_iter();
-        tiles.flat_map(|t| [false, true].map(|h| t.shader(t.head_dim, h))).collect()
+        tiles.flat_map(|t| [false, true].map(|h| t.shader(h))).collect()
     }
 
     fn coop_tiles() -> Vec<CoopTile> {
