@@ -23,14 +23,29 @@ impl Registry {
         self.backends.iter().map(AsRef::as_ref)
     }
 
-    /// The backend that was asked for by name, and its first device. There is no fallback.
+    /// The backend that was asked for by name, and its first device. There is no fallback: an error
+    /// says which others there are.
     pub fn named(&self, name: &str) -> Result<(&dyn Backend, Device)> {
         let known = || self.iter().map(Backend::name).collect::<Vec<_>>().join(", ");
         let backend = self
             .iter()
             .find(|b| b.name() == name)
             .ok_or_else(|| Error::UnknownBackend { name: name.to_string(), known: known() })?;
-        Ok((backend, first_device(backend)?))
+        match first_device(backend) {
+            Ok(device) => Ok((backend, device)),
+            Err(Error::Unavailable { backend, reason }) => {
+                let others = self.usable();
+                Err(Error::Unavailable { backend, reason: format!("{reason}; there is {others}") })
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The backends that have a device, by name.
+    fn usable(&self) -> String {
+        let names = self.iter().filter(|b| first_device(*b).is_ok()).map(Backend::name);
+        let names: Vec<&str> = names.collect();
+        if names.is_empty() { "no other".into() } else { names.join(", ") }
     }
 
     /// The best backend that has a device, and why each better one was passed over.

@@ -12,7 +12,7 @@ use lapidary_runner::{CancelToken, Prompt, Runner};
 use serde_json::{Value, json};
 
 use crate::args::eval::AgreeArgs;
-use crate::exit::Usage;
+use crate::exit::{Failed, Usage};
 use crate::heldout::{Sets, wanted};
 use crate::tell::tell;
 use crate::{model, progress};
@@ -48,13 +48,20 @@ pub fn run(args: &AgreeArgs) -> Result<()> {
     }
     let mut out = std::io::stdout().lock();
     if args.sets.json {
-        serde_json::to_writer_pretty(&mut out, &report(&base, &others))
+        serde_json::to_writer_pretty(&mut out, &report(&base, &others, args.near_tie))
             .map_err(std::io::Error::from)?;
         writeln!(out)?;
     } else {
-        write!(out, "{}", table(&base, &others))?;
+        write!(out, "{}", table(&base, &others, args.near_tie))?;
     }
-    Ok(out.flush()?)
+    out.flush()?;
+    let mut found = others.iter().flat_map(|(_, differences)| differences);
+    if found.all(|(_, d)| is_near_tie(d, args.near_tie)) { Ok(()) } else { Err(Failed.into()) }
+}
+
+/// Whether so little is between the two tokens on both sides that rounding decides.
+fn is_near_tie(difference: &Difference, most: f32) -> bool {
+    difference.sides.iter().all(|side| side.margin.is_some_and(|margin| margin.abs() <= most))
 }
 
 /// What one backend answered.
@@ -80,17 +87,22 @@ fn present(
     for name in &args.backends {
         backends.push(registry.named(name)?.0);
     }
-    let all = backends.is_empty();
-    if all {
-        backends.extend(registry.iter());
+    let mut n_named = backends.len();
+    if n_named == 0 {
+        if args.backend != "auto" {
+            backends.push(registry.named(&args.backend)?.0);
+            n_named = 1;
+        }
+        let others = model::named_or_all(registry, "auto")?.into_iter();
+        backends.extend(others.filter(|backend| backend.name() != args.backend));
     }
     let mut loaded = Vec::new();
-    for backend in backends {
+    for (i, backend) in backends.into_iter().enumerate() {
         match model::load_with(backend, program, &args.engine, &wanted(program, false)) {
             Ok(engine) => loaded.push((backend.name(), Runner::new(engine.engine)?)),
             // What was asked for by name must be there.
-            Err(e) if all => tell(format_args!("note: {} is left out: {e:#}", backend.name())),
-            Err(e) => return Err(e),
+            Err(e) if i < n_named => return Err(e),
+            Err(e) => tell(format_args!("note: {} is left out: {e:#}", backend.name())),
         }
     }
     Ok(loaded)
@@ -118,12 +130,15 @@ fn ask(
 
 type Differences = Vec<(String, Difference)>;
 
-fn report(base: &Asked, others: &[(Asked, Differences)]) -> Value {
+fn report(base: &Asked, others: &[(Asked, Differences)], near_tie: f32) -> Value {
     let tokens = |a: &Asked| a.answers.iter().map(|g| g.answer.tokens.len()).sum::<usize>();
     let other = |(asked, differences): &(Asked, Differences)| {
         let listed: Vec<Value> = differences
             .iter()
-            .map(|(id, d)| json!({"id": id, "same_tokens": d.same, "sides": d.sides}))
+            .map(|(id, d)| {
+                let near = is_near_tie(d, near_tie);
+                json!({"id": id, "same_tokens": d.same, "sides": d.sides, "near_tie": near})
+            })
             .collect();
         json!({
             "device": asked.device,
@@ -142,7 +157,7 @@ fn report(base: &Asked, others: &[(Asked, Differences)]) -> Value {
     })
 }
 
-fn table(base: &Asked, others: &[(Asked, Differences)]) -> String {
+fn table(base: &Asked, others: &[(Asked, Differences)], near_tie: f32) -> String {
     let n = base.answers.len();
     let mut lines = vec![format!("{n} answers on {} ({:.0} s)", base.device, base.seconds)];
     if others.is_empty() {
@@ -157,7 +172,9 @@ fn table(base: &Asked, others: &[(Asked, Differences)]) -> String {
                 format!("{:?} by {margin}", s.text)
             };
             let [a, b] = &d.sides;
-            lines.push(format!("  {id}, behind {} tokens: {}; {}", d.same, side(a), side(b)));
+            let near = if is_near_tie(d, near_tie) { " (a near tie)" } else { "" };
+            let (a, b) = (side(a), side(b));
+            lines.push(format!("  {id}, behind {} tokens: {a}; {b}{near}", d.same));
         }
     }
     lines.join("\n") + "\n"

@@ -466,6 +466,9 @@ pub struct CachePruneArgs {
 
 #[derive(Debug, Args)]
 pub struct DemoArgs {
+    /// Backend: auto for all that are worth it here, or one that `lapidary doctor` lists
+    #[arg(long, default_value = "auto", env = "LAPIDARY_BACKEND")]
+    pub backend: String,
     #[command(flatten)]
     pub engine: EngineArgs,
     /// Print JSON

@@ -26,9 +26,11 @@ pub fn run(args: &DemoArgs) -> Result<()> {
     let cancel = CancelToken::new();
     let registry = lapidary_backends::all();
     let mut ran: Vec<Ran> = Vec::new();
-    for backend in registry.iter() {
+    let named = args.backend != "auto";
+    for backend in model::named_or_all(&registry, &args.backend)? {
         let mut runner = match load(backend, &program, args) {
             Ok(runner) => runner,
+            Err(e) if named => return Err(e),
             // What this machine has not is not an error of a demonstration.
             Err(e) => {
                 tell(format_args!("note: {} is left out: {e:#}", backend.name()));

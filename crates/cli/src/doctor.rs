@@ -20,7 +20,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
                 "usable": !devices.is_empty(),
                 "devices": devices.iter().map(|d| json!({
                     "name": d.name, "isa": d.isa, "available_bytes": d.available_bytes,
-                    "total_bytes": d.total_bytes,
+                    "total_bytes": d.total_bytes, "passed_over": backend.passes_over(d),
                 })).collect::<Vec<_>>(),
             }),
             Err(e) => json!({
@@ -30,7 +30,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     }
     let auto = registry.auto().map(|(b, ..)| b.name()).ok();
     // What other builds or later versions bring, so that their absence is not a riddle.
-    let absent = ["vulkan", "metal", "cuda", "mlx"]
+    let absent = ["vulkan", "metal", "dx12", "cuda", "mlx"]
         .into_iter()
         .filter(|n| !registry.iter().any(|b| b.name() == *n))
         .map(|n| json!({"name": n, "usable": false, "reason": "not part of this build"}))
@@ -70,7 +70,16 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
                     let free = d["available_bytes"]
                         .as_u64()
                         .map_or(String::new(), |n| format!(", {} free", HumanBytes(n)));
-                    writeln!(out, "  {name:<10} {}{free}", d["name"].as_str().unwrap_or_default())?;
+                    let device = d["name"].as_str().unwrap_or_default();
+                    // Whoever wants it says so.
+                    let passed = match d["passed_over"].as_str() {
+                        Some(_) => format!(
+                            " ({}; used only if named)",
+                            d["isa"].as_str().unwrap_or_default()
+                        ),
+                        None => String::new(),
+                    };
+                    writeln!(out, "  {name:<10} {device}{free}{passed}")?;
                 }
             }
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result};
-use lapidary_backend::{Backend, Device, Engine, KvType, LoadOptions, Precision, fit};
+use lapidary_backend::{Backend, Device, Engine, KvType, LoadOptions, Precision, Registry, fit};
 use lapidary_gemma::{Notice, OpenOptions};
 use lapidary_program::{ImageSize, Program, method};
 use lapidary_runner::{CacheUse, Medium, SoftInput, Tokenizer, load_tokenizer_cached};
@@ -202,6 +202,23 @@ pub fn load_with(
     load_on((backend, &device), program.clone(), args, wanted, Instant::now())
 }
 
+/// The backend of a name; with `auto`, all but those that `auto` passes over. One that has no
+/// device is among them, so that whoever loads it can say why it is left out.
+pub fn named_or_all<'a>(registry: &'a Registry, name: &str) -> Result<Vec<&'a dyn Backend>> {
+    if name != "auto" {
+        return Ok(vec![registry.named(name)?.0]);
+    }
+    let is_worth_it = |backend: &&dyn Backend| {
+        let device = backend.probe().ok().and_then(|devices| devices.into_iter().next());
+        let why = device.and_then(|device| backend.passes_over(&device));
+        if let Some(why) = &why {
+            tell(format_args!("note: {} is left out: {why}", backend.name()));
+        }
+        why.is_none()
+    };
+    Ok(registry.iter().filter(is_worth_it).collect())
+}
+
 /// Loads a program on the reference.
 pub fn load_reference(
     program: &Arc<Program>,
@@ -212,7 +229,7 @@ pub fn load_reference(
 }
 
 fn choose<'a>(
-    registry: &'a lapidary_backend::Registry,
+    registry: &'a Registry,
     args: &DeviceArgs,
     say: bool,
 ) -> Result<(&'a dyn Backend, Device)> {

@@ -27,7 +27,6 @@ fn main(
     y[i] = x[i] * sigmoid(x[i]);
 #endif
 #if RELU
-    // Unlike max, this keeps what is not a number.
-    y[i] = select(x[i], 0.0, x[i] < 0.0);
+    y[i] = select(max(x[i], 0.0), x[i], is_nan(x[i]));
 #endif
 }

@@ -5,6 +5,7 @@ struct Params {
 }
 #include prelude
 #include elements
+#include functions
 
 @group(0) @binding(2) var<storage, read> x: array<f32>;
 @group(0) @binding(3) var<storage, read> low: array<f32>;
@@ -22,5 +23,5 @@ fn main(
         return;
     }
     let above = select(x[i], low[0], x[i] < low[0]);
-    y[i] = select(above, high[0], above > high[0]);
+    y[i] = select(select(above, high[0], above > high[0]), x[i], is_nan(x[i]));
 }

@@ -1,5 +1,10 @@
 // Functions of one number that are exact to a few units in the last place and overflow nowhere.
 
+/// Whether this is not a number. Compilers take `x != x` for false, and comparisons for `max`.
+fn is_nan(x: f32) -> bool {
+    return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
+}
+
 /// tanh: a polynomial where 1 − 2 / (e^2x + 1) would lose digits.
 fn tanh_exact(x: f32) -> f32 {
     let a = abs(x);
@@ -14,7 +19,7 @@ fn tanh_exact(x: f32) -> f32 {
     }
     let t = 1.0 - 2.0 / (exp(2.0 * min(a, 20.0)) + 1.0);
     // What is not a number stays so.
-    return select(select(t, -t, x < 0.0), x, x != x);
+    return select(select(t, -t, x < 0.0), x, is_nan(x));
 }
 
 /// 1 / (1 + e^−x).

@@ -115,13 +115,30 @@ token that begins a sequence.
   lapidary eval heldout                            the built-in model, in Lapidary's own folder
   lapidary eval heldout --against checkpoint-folder  what quantisation lost";
 
+const AGREE_HELP: &str = "\
+Answers are greedy. Where two part, everything before being the same, the margin says by how much
+each backend prefers its own token. The exit code is 1 if one of the differences is no near tie.
+
+  lapidary eval agree --precision exact
+  lapidary eval agree --backends reference,vulkan model.lap";
+
 #[derive(Debug, Args)]
+#[command(after_help = AGREE_HELP)]
 pub struct AgreeArgs {
     #[command(flatten)]
     pub model: ModelArgs,
-    /// Backends to compare with the first of them (comma-separated) [default: all that are here]
+    /// The backend that others are compared with: auto for the best that is here, or one that
+    /// `lapidary doctor` lists
+    #[arg(long, value_name = "NAME", default_value = "auto", env = "LAPIDARY_BACKEND")]
+    pub backend: String,
+    /// Compare just these with the first of them, whatever --backend says (comma-separated)
+    /// [default: all that are worth it here]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub backends: Vec<String>,
+    /// The largest margin of a near tie: where both backends prefer their own token by no more, the
+    /// difference is shown and passes
+    #[arg(long, value_name = "X", default_value_t = 0.05)]
+    pub near_tie: f32,
     #[command(flatten)]
     pub engine: EngineArgs,
     #[command(flatten)]

@@ -7,6 +7,7 @@ mod bench;
 mod cache;
 mod export;
 mod faults;
+mod gpu;
 mod help;
 mod kl;
 mod logits;

@@ -157,7 +157,7 @@ fn the_demonstration_runs_on_every_backend_and_compares_them() {
     let rows = ran.json();
     let rows = rows.as_array().expect("rows");
     let doctor = run(lapidary("doctor").arg("--json")).done().json();
-    let usable = |b: &&Value| b["usable"] == true;
+    let usable = |b: &&Value| b["usable"] == true && b["devices"][0]["passed_over"].is_null();
     let backends = doctor["backends"].as_array().expect("a list").iter().filter(usable).count();
     assert_eq!(rows.len(), backends);
     for row in rows {
@@ -216,6 +216,12 @@ fn backends_are_compared_on_held_out_questions() {
         assert_eq!(other["same_answers"], 3, "{other}");
         assert_eq!(other["n_tokens"], report["n_tokens"]);
     }
+    // Where two differ by more than a near tie, the command fails, and says so all the same.
+    let mut command = lapidary("eval");
+    command.args(["agree", "--backends", "cpu,reference", "--limit", "13", "--kv", "int8"]);
+    let ran = run(command.args(["-n", "12", "--near-tie", "0", "--dir"]).arg(heldout()));
+    assert_eq!(ran.code, Some(1), "{}", ran.text());
+    assert!(ran.text().contains("behind"), "{}", ran.text());
     // A backend agrees with itself.
     let text = ask(&["--backends", "cpu,cpu"]);
     assert!(text.text().contains("3 of 3 the same on cpu"), "{}", text.text());
