@@ -77,17 +77,25 @@ fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
+/// How far two ways to compute the same may be apart. A GPU has other kernels for few tokens than
+/// for many, and they sum in another order.
+fn tolerance(backend: &dyn Backend) -> f32 {
+    let sums_in_one_order = backends::of_importers().iter().any(|b| b.name() == backend.name());
+    if sums_in_one_order { 1e-5 } else { 1e-4 }
+}
+
 #[test]
 fn any_chunking_gives_the_logits_of_one_shot_prefill() {
     for family in FAMILIES {
         let program = program(family);
         let tokens = prompt(100, 1);
-        for backend in backends::all() {
+        for backend in backends::each() {
             let want = all_logits(&mut runner(backend, &program, 128, 1), &tokens);
+            let most = tolerance(backend);
             for chunk in [1, 2, 3, 7, 16, 33, 99] {
                 let got = all_logits(&mut runner(backend, &program, chunk, 1), &tokens);
                 let worst = largest_difference(&got, &want);
-                assert!(worst <= 1e-5, "{family} on {}, chunk {chunk}: {worst}", backend.name());
+                assert!(worst <= most, "{family} on {}, chunk {chunk}: {worst}", backend.name());
             }
         }
     }
@@ -97,7 +105,7 @@ fn any_chunking_gives_the_logits_of_one_shot_prefill() {
 fn the_same_seed_gives_the_same_tokens_on_every_backend() {
     for family in FAMILIES {
         let program = program(family);
-        let answers: Vec<Vec<Vec<u32>>> = backends::all()
+        let answers: Vec<Vec<Vec<u32>>> = backends::each()
             .into_iter()
             .map(|backend| {
                 let mut runner = runner(backend, &program, 32, 1);
@@ -113,7 +121,7 @@ fn the_same_seed_gives_the_same_tokens_on_every_backend() {
 fn the_same_seed_gives_the_same_tokens_in_any_batch() {
     for family in FAMILIES {
         let program = program(family);
-        for backend in backends::all() {
+        for backend in backends::each() {
             let requests: Vec<Request> =
                 (0..6).map(|i| sampled(prompt(5 + 13 * i, i as u32), i as u64, 10 + i)).collect();
             let alone: Vec<Vec<u32>> = requests
@@ -142,7 +150,7 @@ fn the_same_seed_gives_the_same_tokens_in_any_batch() {
 fn turns_reuse_what_they_can_and_answer_as_a_fresh_run_does() {
     for family in FAMILIES {
         let program = program(family);
-        for backend in backends::all() {
+        for backend in backends::each() {
             let what = format!("{family} on {}", backend.name());
             let mut kept = runner(backend, &program, 16, 1);
             let mut history = prompt(40, 3);
@@ -189,7 +197,7 @@ fn a_lap_file_gives_the_logits_of_its_checkpoint_bit_for_bit() {
         let mapped = Arc::new(lap::open(&path, true).unwrap());
         let read =
             Arc::new(lap::from_bytes(FileBytes::from_vec(std::fs::read(&path).unwrap())).unwrap());
-        for backend in backends::all() {
+        for backend in backends::each() {
             let want = all_logits(&mut runner(backend, &program, 32, 1), &prompt(50, 4));
             for again in [&mapped, &read] {
                 let got = all_logits(&mut runner(backend, again, 32, 1), &prompt(50, 4));

@@ -99,7 +99,7 @@ fn answer(runner: &mut Runner, prompt: Prompt, n: usize) -> (Vec<u32>, Finish) {
 fn each(mut check: impl FnMut(&str, &dyn Backend, &Arc<Program>)) {
     for family in MODELS {
         let program = open(family);
-        for backend in backends::all() {
+        for backend in backends::each() {
             check(&format!("{family} on {}", backend.name()), backend, &program);
         }
     }
@@ -194,13 +194,13 @@ fn slots_do_not_mix_pictures() {
 #[test]
 fn what_cannot_be_shown_is_refused() {
     let blocks = open("gemma3_mm");
-    let mut small = runner(backends::all()[0], &blocks, 3, 1);
+    let mut small = runner(backends::each()[0], &blocks, 3, 1);
     let request = Request::new(prompt(&blocks, 1, 2), SamplingParams::greedy());
     let refused = small.submit(request, &CancelToken::new()).unwrap_err();
     assert!(matches!(refused, Error::BlockLength { block: 4, chunk: 3 }), "{refused}");
 
     let text = open("gemma3_text");
-    let mut runner = runner(backends::all()[0], &text, 64, 1);
+    let mut runner = runner(backends::each()[0], &text, 64, 1);
     let shown = Prompt { tokens: vec![2; 20], soft: prompt(&blocks, 1, 2).soft };
     let request = Request::new(shown, SamplingParams::greedy());
     let refused = runner.submit(request, &CancelToken::new()).unwrap_err();
