@@ -62,7 +62,7 @@ pub fn graphs(backend: &dyn Backend) -> Report {
 /// The prompt should be several times longer than the program's windows, and no longer than its
 /// context.
 pub fn properties(backend: &dyn Backend, program: Arc<Program>, tokens: &[i32]) -> Report {
-    properties::check(backend, &program, tokens, tolerance::MODEL)
+    properties::check(backend, &program, tokens, tolerance::WAYS)
 }
 
 /// The same for a backend that promises equal bits however a prompt is cut, batched or threaded.

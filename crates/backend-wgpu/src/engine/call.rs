@@ -50,20 +50,25 @@ impl Call<'_> {
     /// Writes the lengths of this window, and some feeds; those of asked rows begin at `from`.
     /// Feeds that stand close together are one write.
     pub(super) fn feed(&mut self, wanted: impl Fn(&FeedSpec) -> bool, from: usize) -> Result<()> {
-        let mut start = 0;
+        let (mut start, mut is_open) = (0, false);
         self.bytes.clear();
         let places = self.ready.places(self.sizes).iter().zip(&self.ready.read);
         for (feed, (place, is_read)) in self.method.feeds.iter().zip(places) {
             let len = self.sizes.len(feed.rows) * feed.channels;
-            if !is_read || !wanted(feed) || len == 0 {
+            if !is_read || len == 0 {
+                continue;
+            }
+            if !wanted(feed) {
+                // It stays as it is.
+                is_open = false;
                 continue;
             }
             let end = start + self.bytes.len() as u64;
-            if place.start - end <= FAR {
+            if is_open && place.start - end <= FAR {
                 self.bytes.resize((place.start - start) as usize, 0);
             } else {
                 self.write(start);
-                start = place.start;
+                (start, is_open) = (place.start, true);
             }
             let from = if is_asked(feed.rows) { from } else { 0 };
             match feed.source {
