@@ -156,6 +156,22 @@ fn kernels_with_matrices_become_spirv() {
     assert!(all.len() > 10, "{} variants", all.len());
 }
 
+/// Matrices are read from multiples of 16 bytes, but no type of halves asks for that: drivers put one
+/// variable behind another.
+#[test]
+fn what_kernels_with_matrices_share_comes_in_multiples_of_16_bytes() {
+    for shader in linear::matrix_variants().into_iter().chain(attention_many::matrix_variants()) {
+        let (module, _) = parse(&shader);
+        let mut layouter = naga::proc::Layouter::default();
+        layouter.update(module.to_ctx()).unwrap();
+        for (_, v) in module.global_variables.iter() {
+            let size = layouter[v.ty].size;
+            let is_shared = v.space == naga::AddressSpace::WorkGroup;
+            assert!(!is_shared || size % 16 == 0, "{}: {:?} has {size}", shader.label(), v.name);
+        }
+    }
+}
+
 #[test]
 fn no_kernel_shares_more_than_16_kib() {
     for shader in variants() {

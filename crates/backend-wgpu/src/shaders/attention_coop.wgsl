@@ -43,8 +43,9 @@ var<workgroup> scores: array<vec4<f32>, $(KS*M*(BK/4+1))>;
 var<workgroup> weights: array<vec4<f16>, $(M*((BK+8)/4))>;
 /// What each row is multiplied with: when its largest score grows, and in the end.
 var<workgroup> factors: array<f32, $(M)>;
-/// Whether a row's sums must be scaled anew.
-var<workgroup> grown: atomic<u32>;
+/// Whether a row's sums must be scaled anew: the first of four, so that what stands behind begins at
+/// a multiple of 16 bytes. Matrices are read wrongly from elsewhere, and no type asks for that.
+var<workgroup> grown: array<atomic<u32>, 4>;
 
 /// Four numbers of bf16 in f16, as near as they come.
 fn halves(x: vec2<u32>) -> vec4<f16> {
@@ -115,7 +116,7 @@ fn main(
         seen[row] = vec3<i32>(sees, slots[token]);
     }
     if thread == 0u {
-        atomicStore(&grown, 0u);
+        atomicStore(&grown[0], 0u);
     }
 
     // Queries in f16, each made at most 1 by a power of two.
@@ -223,7 +224,7 @@ fn main(
             if highest > most + LAG {
                 if most > LOW {
                     shrink = exp2(most - highest);
-                    atomicStore(&grown, 1u);
+                    atomicStore(&grown[0], 1u);
                 }
                 most = highest;
                 total *= shrink;
@@ -238,7 +239,7 @@ fn main(
 #endfor
             workgroupBarrier();
 
-            if atomicLoad(&grown) != 0u {
+            if atomicLoad(&grown[0]) != 0u {
 #for I 0 OI
 #for J 0 OJ
                 {
@@ -270,7 +271,7 @@ fn main(
 #endfor
             workgroupBarrier();
             if thread == 0u {
-                atomicStore(&grown, 0u);
+                atomicStore(&grown[0], 0u);
             }
         }
     }
