@@ -15,6 +15,9 @@ use crate::speed::Speed;
 /// How long the host looks for outputs before it sleeps.
 const AWAKE: Duration = Duration::from_micros(200);
 
+/// How long outputs may stay away when all work is done.
+const SILENT: Duration = Duration::from_secs(10);
+
 /// A GPU, shared by all engines of this process.
 pub(crate) struct Gpu {
     pub device: wgpu::Device,
@@ -307,6 +310,12 @@ impl Coming {
             std::hint::spin_loop();
         }
         if lock(&self.mapped).is_none() {
+            gpu.wait()?;
+        }
+        // Another thread that polls the same device may have taken it upon itself to tell us.
+        let done = Instant::now();
+        while lock(&self.mapped).is_none() && done.elapsed() < SILENT {
+            std::thread::yield_now();
             gpu.wait()?;
         }
         let told = lock(&self.mapped).take();

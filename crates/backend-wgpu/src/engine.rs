@@ -18,10 +18,10 @@ use self::top::{MOST, Sought, Top};
 use crate::cache::Cache;
 use crate::compile::{Compiled, Fusing, RoomShape};
 use crate::device::Gpu;
-use crate::profile::Profile;
+use crate::profile::{HostTimes, Profile};
 use crate::room::{Lasting, MAX_LENS, Room};
 use crate::speed::{self, Running};
-use crate::step::{CompiledMethod, Place, Value};
+use crate::step::{CompiledMethod, Place, Value, is_asked};
 use crate::weights::{self, Weights};
 
 /// A program on a GPU.
@@ -68,6 +68,7 @@ struct Buffers {
     floats: Vec<f32>,
     /// What kernels took, if that is asked for.
     profile: Option<Profile>,
+    times: Option<HostTimes>,
     /// Commands of the call that is likely to come next.
     ahead: Option<Recorded>,
     running: Running,
@@ -93,7 +94,8 @@ impl WgpuEngine {
         let profile = lasting.gpu.abilities.times.then(|| Profile::new(&lasting.gpu));
         let profile = profile.transpose()?;
         let (bytes, floats, ahead, running) = Default::default();
-        let buffers = Buffers { readback, bytes, floats, profile, ahead, running };
+        let times = HostTimes::wanted();
+        let buffers = Buffers { readback, bytes, floats, profile, times, ahead, running };
         Ok(WgpuEngine { program, options, lasting, wanted, fast, traced: None, buffers })
     }
 
@@ -153,6 +155,14 @@ impl WgpuEngine {
         }
         Ok(())
     }
+}
+
+/// Bytes for the largest numbers of asked rows.
+pub(crate) fn largest_bytes(compiled: &Compiled) -> u64 {
+    let outputs = compiled.methods.values().flat_map(|method| &method.outputs);
+    let asked = outputs.filter(|out| is_asked(out.value.rows) && !out.indices);
+    let rows = |value: &Value| compiled.planned.len(value.rows);
+    asked.map(|out| top::size_bytes(rows(&out.value), out.value.channels)).sum()
 }
 
 impl Kept {
@@ -234,6 +244,7 @@ impl Plan {
             bytes: &mut buffers.bytes,
             floats: &mut buffers.floats,
             profile: buffers.profile.as_mut(),
+            times: buffers.times.as_mut().filter(|_| sizes.tokens == 1),
             ahead: &mut buffers.ahead,
             top: None,
             fed,
@@ -333,6 +344,9 @@ impl Drop for WgpuEngine {
     fn drop(&mut self) {
         if let Some(profile) = &self.buffers.profile {
             eprint!("{}", profile.table());
+        }
+        if let Some(times) = &self.buffers.times {
+            eprint!("{}", times.line());
         }
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! `LAPIDARY_GPU_FEATURES` takes `none`, `all`, or some of `subgroups,f16,matrices,limits`, and so
 //! overrides what kernels may use: everything that the device has. `LAPIDARY_GPU_PROFILE=1` has each
-//! kernel timed (`profile.rs`).
+//! kernel timed, `LAPIDARY_GPU_PROFILE=host` the host's part of calls of one token (`profile.rs`).
 
 mod adapter;
 mod cache;
@@ -162,7 +162,8 @@ impl Backend for WgpuBackend {
         Ok(MemoryPlan {
             weights: compiled.weights.size_bytes(program)?,
             kv: compiled.caches.iter().map(CacheShape::size_bytes).sum(),
-            activations: Room::size_bytes(&compiled.room, &compiled.methods, compiled.planned),
+            activations: Room::size_bytes(&compiled.room, &compiled.methods, compiled.planned)
+                + engine::largest_bytes(&compiled),
         })
     }
 

@@ -1,9 +1,11 @@
 //! What each kernel takes: `LAPIDARY_GPU_PROFILE=1` has every kernel timed by the GPU, and a table
 //! written to standard error when the engine is dropped. Kernels then run one after another, each in
-//! a pass of its own, so a whole call takes longer than without it.
+//! a pass of its own, so a whole call takes longer than without it. `LAPIDARY_GPU_PROFILE=host` has
+//! the host's part of calls of one token timed instead, and nothing slowed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::time::{Duration, Instant};
 
 use lapidary_backend::Result;
 
@@ -15,9 +17,53 @@ pub(crate) const VARIABLE: &str = "LAPIDARY_GPU_PROFILE";
 /// Kernels that are timed before their times are read.
 const MOST: u32 = 2048;
 
-/// Whether the environment asks for times.
+/// Asks for the times of the host.
+const HOST: &str = "host";
+
+/// Whether the environment asks for times of kernels.
 pub(crate) fn is_wanted() -> bool {
-    std::env::var(VARIABLE).is_ok_and(|value| !value.is_empty() && value != "0")
+    std::env::var(VARIABLE).is_ok_and(|value| !value.is_empty() && value != "0" && value != HOST)
+}
+
+/// What the host did in calls of one token.
+#[derive(Debug, Default)]
+pub(crate) struct HostTimes {
+    n_calls: u32,
+    spent: [Duration; 4],
+}
+
+/// What the host does in a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Doing {
+    Feeding,
+    /// With recording, if that was not done ahead.
+    Submitting,
+    RecordingAhead,
+    Waiting,
+}
+
+impl HostTimes {
+    /// If the environment asks for them.
+    pub(crate) fn wanted() -> Option<Self> {
+        std::env::var(VARIABLE).is_ok_and(|value| value == HOST).then(Self::default)
+    }
+
+    /// Adds what was done since.
+    pub(crate) fn add(&mut self, doing: Doing, since: Instant) {
+        self.n_calls += u32::from(matches!(doing, Doing::Submitting));
+        self.spent[doing as usize] += since.elapsed();
+    }
+
+    /// Averages, for people.
+    pub(crate) fn line(&self) -> String {
+        let [feed, submit, ahead, wait] =
+            self.spent.map(|spent| spent.as_secs_f64() * 1e6 / f64::from(self.n_calls.max(1)));
+        format!(
+            "{} calls of one token, us each: feeds {feed:.1}, submit {submit:.1}, record ahead \
+             {ahead:.1}, wait {wait:.1}\n",
+            self.n_calls
+        )
+    }
 }
 
 /// Times of kernels, by kernel and tokens.

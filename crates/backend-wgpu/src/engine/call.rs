@@ -1,6 +1,7 @@
 //! One run of a method: feeds in, kernels, outputs back.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use lapidary_backend::{FeedData, Largest, Outputs, Result, Sizes};
 use lapidary_program::{Program, input};
@@ -9,7 +10,7 @@ use super::record::{Recorded, Returned};
 use super::top::Top;
 use crate::device::Gpu;
 use crate::host::HostFeed;
-use crate::profile::Profile;
+use crate::profile::{Doing, HostTimes, Profile};
 use crate::room::{Ready, Room};
 use crate::speed::Running;
 use crate::step::{CompiledMethod, FeedSpec, Place, Value, is_asked};
@@ -31,6 +32,7 @@ pub(super) struct Call<'a> {
     pub bytes: &'a mut Vec<u8>,
     pub floats: &'a mut Vec<f32>,
     pub profile: Option<&'a mut Profile>,
+    pub times: Option<&'a mut HostTimes>,
     /// Finds the largest numbers of an output, if only those are wanted.
     pub top: Option<&'a Top>,
     /// Commands that were recorded ahead.
@@ -50,6 +52,7 @@ impl Call<'_> {
     /// Writes the lengths of this window, and some feeds; those of asked rows begin at `from`.
     /// Feeds that stand close together are one write.
     pub(super) fn feed(&mut self, wanted: impl Fn(&FeedSpec) -> bool, from: usize) -> Result<()> {
+        let since = Instant::now();
         let (mut start, mut is_open) = (0, false);
         self.bytes.clear();
         let places = self.ready.places(self.sizes).iter().zip(&self.ready.read);
@@ -93,7 +96,16 @@ impl Call<'_> {
             self.gpu.queue.write_buffer(&self.ready.call, 0, self.bytes);
             known.clone_from(self.bytes);
         }
+        drop(known);
+        self.did(Doing::Feeding, since);
         Ok(())
+    }
+
+    /// Notes what the host did since, if that is asked for.
+    pub(super) fn did(&mut self, doing: Doing, since: Instant) {
+        if let Some(times) = self.times.as_deref_mut() {
+            times.add(doing, since);
+        }
     }
 
     /// Writes the bytes at hand to the feeds.
@@ -161,8 +173,12 @@ impl Call<'_> {
             return self.running.next(self.gpu);
         }
         let coming = self.gpu.map(buffer, size_bytes);
+        let since = Instant::now();
         let ahead = if self.is_whole { self.record_ahead() } else { Ok(()) };
+        self.did(Doing::RecordingAhead, since);
+        let since = Instant::now();
         coming.wait(self.gpu, show)?;
+        self.did(Doing::Waiting, since);
         self.running.end(self.gpu);
         ahead
     }

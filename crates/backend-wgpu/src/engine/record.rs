@@ -4,11 +4,13 @@
 //! device works on one token, the host records the commands of the next.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use lapidary_backend::{Result, Sizes};
 
 use super::call::{Call, readback_buffer};
 use super::top::{Sought, Top};
+use crate::profile::Doing;
 use crate::speed::Planned;
 use crate::step::{Place, Value, is_asked};
 
@@ -80,6 +82,7 @@ impl Passage {
 impl Call<'_> {
     /// Runs some steps, and says where the outputs of this window will be.
     pub(super) fn submit(&mut self, steps: Range<usize>, from: usize) -> Result<Returned> {
+        let since = Instant::now();
         let budget = self.gpu.speed.per_submission();
         let work = steps.clone().map(|i| self.step_work(i)).fold(0, u64::saturating_add);
         let ahead = self.ahead.take().filter(|r| from == 0 && self.is_like(r) && work <= budget);
@@ -90,6 +93,7 @@ impl Call<'_> {
         self.gpu.speed.note(planned, budget);
         let last = self.gpu.queue.submit([raw]);
         self.running.add(last, work);
+        self.did(Doing::Submitting, since);
         self.gpu.check()?;
         Ok(returned)
     }
@@ -113,18 +117,33 @@ impl Call<'_> {
         self.gpu.check()
     }
 
-    /// Records the commands of a call like this one, if another is likely and one submission.
+    /// Records the commands of the call that is likely to come next, if they are one submission:
+    /// one more token behind each asked row.
     pub(super) fn record_ahead(&mut self) -> Result<()> {
-        let budget = self.gpu.speed.per_submission();
+        let Sizes { tokens, rows, .. } = self.sizes;
+        let most = MOST_TOKENS.min(self.room.sizes.tokens);
+        if tokens == 0 || rows == 0 || rows > most || self.profile.is_some() {
+            return Ok(());
+        }
+        let own = self.sizes;
+        self.sizes = Sizes { tokens: rows, rows, ..Sizes::default() };
+        let recorded = self.record_next();
+        self.sizes = own;
+        *self.ahead = recorded?;
+        Ok(())
+    }
+
+    /// Records all steps for later, if they are one submission.
+    fn record_next(&mut self) -> Result<Option<Recorded>> {
         let all = 0..self.method.steps.len();
         let work = all.clone().map(|i| self.step_work(i)).fold(0, u64::saturating_add);
-        if self.sizes.tokens <= MOST_TOKENS && self.profile.is_none() && work <= budget {
-            let commands = self.record(all, 0, u64::MAX)?;
-            let (method, sizes) = (self.name.to_string(), self.sizes);
-            let sought = self.top.map(|top| top.sought.clone());
-            *self.ahead = Some(Recorded { method, sizes, sought, commands });
+        if work > self.gpu.speed.per_submission() {
+            return Ok(None);
         }
-        Ok(())
+        let commands = self.record(all, 0, u64::MAX)?;
+        let (method, sizes) = (self.name.to_string(), self.sizes);
+        let sought = self.top.map(|top| top.sought.clone());
+        Ok(Some(Recorded { method, sizes, sought, commands }))
     }
 
     /// Records some steps and the copies of outputs. What is more work than `budget` is submitted

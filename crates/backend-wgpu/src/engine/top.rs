@@ -45,6 +45,22 @@ impl Sought {
     }
 }
 
+/// Bytes that finding takes in some rows of so many numbers.
+pub(crate) fn size_bytes(rows: usize, channels: usize) -> u64 {
+    let of = |k: usize| {
+        let (mut n, mut bytes) = (channels, 0);
+        loop {
+            let stretches = n.div_ceil(STRETCH).max(1);
+            n = stretches * k;
+            bytes += (rows.max(1) * n * 8) as u64;
+            if stretches == 1 {
+                return bytes;
+            }
+        }
+    };
+    of(1) + of(MOST)
+}
+
 impl Top {
     /// Kernels over some rows of `channels` numbers at most.
     pub(super) fn new(
