@@ -48,8 +48,15 @@ pub fn ops(backend: &dyn Backend) -> Report {
 
 /// One op alone.
 pub fn op(backend: &dyn Backend, kind: &str) -> Report {
-    let cases = ops::cases(kind);
-    cases.iter().flat_map(|case| crate::case::run(backend, kind, case)).collect()
+    op_sampled(backend, kind, 1)
+}
+
+/// One op alone in every `step`-th of its cases, for a second look at a backend that is slow to
+/// compile. Cases that differ in one thing stand side by side, in cycles of 5 or 8 for the ops that
+/// have many; a `step` of 3 meets all of a cycle in turn.
+pub fn op_sampled(backend: &dyn Backend, kind: &str, step: usize) -> Report {
+    let cases = ops::cases(kind).into_iter().step_by(step);
+    cases.flat_map(|case| crate::case::run(backend, kind, &case)).collect()
 }
 
 /// Random graphs of cheap ops.
