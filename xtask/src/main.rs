@@ -18,7 +18,7 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   test        everything that CI checks: format, lints, rules, licences, tests, GPU, aarch64, real model
-  gpu         the GPU backend, compiled for the systems that are not here
+  gpu         the workspace, compiled for the systems that are not here
   aarch64     the CPU backend's NEON kernels, under an emulator where need be
   tidy        the project's own rules: which room knows which, sizes, unsafe, names
   size        lines of each crate
