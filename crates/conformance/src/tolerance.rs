@@ -10,8 +10,9 @@ pub(crate) const SUMS: f64 = 4e-6;
 /// Logits of a whole small model, against the reference.
 pub(crate) const MODEL: f64 = 1e-5;
 /// The same against another way to run it, on a backend that does not sum in the same order whatever
-/// the chunk: either may be off by as much. The largest seen is 1.6e-5.
-pub(crate) const WAYS: f64 = 2e-5;
+/// the chunk. A row is judged by its own largest logit there. The largest seen is 2.8e-5, with weights
+/// of four bits whose biases nearly cancel what codes add up to.
+pub(crate) const WAYS: f64 = 5e-5;
 
 /// Products with a weight, activations as they are. All backends decode weights exactly and sum in
 /// `f32`, so this holds for every encoding. Where codes are summed first and what they are offset by
