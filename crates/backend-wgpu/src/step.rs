@@ -129,6 +129,22 @@ pub(crate) enum Work {
 }
 
 impl Value {
+    /// The rows that it always has room for.
+    pub(crate) fn most_rows(&self) -> usize {
+        match self.rows {
+            Dim::Fixed(rows) => rows as usize,
+            _ => 0,
+        }
+    }
+
+    /// The buffer of the room that it is in.
+    pub(crate) fn buffer(&self) -> Option<usize> {
+        match self.place {
+            Place::Buffer(buffer) => Some(buffer),
+            Place::Feed(_) => None,
+        }
+    }
+
     /// Numbers that it has in a call of such sizes.
     pub(crate) fn len(&self, sizes: Sizes) -> usize {
         sizes.len(self.rows) * self.channels

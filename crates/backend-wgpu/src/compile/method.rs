@@ -1,10 +1,10 @@
 //! Compiles one method: values get buffers, nodes get kernels.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use lapidary_backend::LoadOptions;
-use lapidary_program::{Dim, Method, Program, ValueId, ValueType};
+use lapidary_program::{Dim, Method, Node, Program, ValueId, ValueType};
 
 use super::{Compiled, Fusing, can_window, last_uses, lengths, makes_asked, order};
 use crate::adapter::Abilities;
@@ -12,7 +12,8 @@ use crate::cache::CacheShape;
 use crate::derived::{Derived, Form};
 use crate::fuse::{Fuser, Unit};
 use crate::host::HostFeed;
-use crate::linear::PackedForm;
+use crate::linear::{PackedForm, Tuning};
+use crate::ops;
 use crate::step::{Bound, CompiledMethod, Dispatch, FeedSpec, Output, Place, Value};
 use crate::weights::{MatrixId, ShardId, Span};
 
@@ -33,6 +34,8 @@ pub(crate) struct MethodCompiler<'a> {
     feeds: Vec<FeedSpec>,
     dims: Vec<Dim>,
     pub(super) written: HashSet<&'a str>,
+    /// Values that are kept in bytes beside, by their buffers.
+    bytes: HashMap<usize, [Value; 2]>,
     /// Of the node that is being compiled.
     pub(super) dispatches: Vec<Dispatch>,
     pub(super) scratch: Vec<usize>,
@@ -67,6 +70,7 @@ impl<'a> MethodCompiler<'a> {
             feeds,
             dims: Vec::new(),
             written: HashSet::new(),
+            bytes: HashMap::new(),
             dispatches: Vec::new(),
             scratch: Vec::new(),
         }
@@ -113,8 +117,35 @@ impl<'a> MethodCompiler<'a> {
             }
             if let Some(Place::Buffer(buffer)) = self.values[v].map(|value| value.place) {
                 self.free.push(buffer);
+                for value in self.bytes.remove(&buffer).into_iter().flatten() {
+                    self.free.extend(value.buffer());
+                }
             }
         }
+    }
+
+    /// Room for a value in bytes beside, if a linear will read it so.
+    pub(super) fn keep_bytes(&mut self, v: usize) {
+        let Some(Value { place: Place::Buffer(buffer), channels, .. }) = self.values[v] else {
+            return;
+        };
+        let reads = |node: &&Node| node.inputs.iter().any(|id| id.index() == v);
+        let forms = self.method.graph.nodes.iter().filter(reads).filter_map(|node| {
+            let weight = crate::fuse::weight_of(node)?;
+            PackedForm::of(&self.program.weights()[weight], self.options.precision)
+        });
+        let mut forms = forms.filter(|form| ops::takes_bytes(self, form));
+        let fits = Tuning { abilities: self.abilities }.keeps_bytes(channels);
+        let Some(form) = forms.next().filter(|_| fits) else { return };
+        let most = Dim::Fixed(ops::most_few(self, &form) as u64);
+        let units = form.units();
+        let pair = [self.take((most, units.div_ceil(4) * 64)), self.take((most, units * 4))];
+        self.bytes.insert(buffer, pair);
+    }
+
+    /// A value in bytes, with scales, if it is kept so.
+    pub(crate) fn bytes(&self, x: Value) -> Option<[Value; 2]> {
+        self.bytes.get(&x.buffer()?).copied()
     }
 
     /// A free buffer: the smallest that is large enough, or else the largest, made larger.

@@ -54,8 +54,14 @@ impl MethodCompiler<'_> {
             };
             outputs.push(value);
         }
-        if let Op::KvWrite { state } = &node.op {
-            self.written.insert(state);
+        match &node.op {
+            Op::KvWrite { state } => _ = self.written.insert(state),
+            Op::Attention { spec, .. }
+                if spec.head_dim.is_multiple_of(32) && spec.head_dim <= 512 =>
+            {
+                self.keep_bytes(first);
+            }
+            _ => {}
         }
         ops::compile(self, &node.op, &node.inputs, &inputs, &outputs);
         made
@@ -181,6 +187,9 @@ impl MethodCompiler<'_> {
         let mut made = vec![self.first(scale.unwrap_or(add))];
         made.extend(post.map(|post| self.first(post)));
         let values: Vec<Value> = made.iter().map(|v| self.make(*v)).collect();
+        if post.is_some() {
+            self.keep_bytes(made[1]);
+        }
         let parts = [op(pre), op(scale), op(post)];
         ops::residual::residual(self, parts, operands, values[0], values.get(1).copied());
         made

@@ -94,7 +94,7 @@ impl Variant {
             .constant("NT", tile.invocations() as u32)
             .constant("WPT", words as u32)
             .constant("WL", taken as u32)
-            .constant("XL", (tile.bm * tile.bk / 8 / tile.invocations()) as u32)
+            .constant("XL", (tile.vectors() / tile.invocations()) as u32)
             .constant("SPLIT", split as u32)
     }
 
@@ -172,6 +172,28 @@ pub(crate) mod tests {
             }
         }
         all
+    }
+
+    /// No column is left out: invocations take all vectors and all codes of a round.
+    #[test]
+    fn coop_tiles_are_whole() {
+        let mut odd = 0;
+        for form in forms().into_iter().filter(|f| f.codes != crate::linear::Codes::F32) {
+            for cols in [form.cols, 96, 1152] {
+                let form = PackedForm { cols, ..form };
+                for (_, tile) in Tuning::COOP {
+                    let tile = tile.fitted(&form);
+                    odd += usize::from(tile.bk == 32);
+                    let n = tile.invocations();
+                    assert!(tile.vectors() >= n && tile.vectors() % n == 0, "{tile:?}");
+                    let (words, taken) = tile.words(&form);
+                    let all = tile.bn * tile.bk / 32 * form.codes.quads() * 4;
+                    assert_eq!(words * taken * n, all, "{tile:?} {form:?}");
+                    assert_eq!(form.units() % (tile.bk / 32), 0, "{tile:?} {form:?}");
+                }
+            }
+        }
+        assert!(odd > 0, "no form has an odd number of units");
     }
 
     /// Kernels for those that have cooperative matrices.

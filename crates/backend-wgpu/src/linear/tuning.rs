@@ -73,6 +73,8 @@ impl Tuning<'_> {
 
     pub(crate) fn matvec(&self, tiles: usize, units: usize, tokens: usize) -> MatvecTile {
         let (invocations, per_group, unroll) = match (tokens, tiles) {
+            // Long rows are read by more invocations.
+            (1, 1024..4096) if units >= 128 => (256, 4, 4),
             (1, 2048..) => (128, 2, 2),
             (1, 512..) => (512, 2, 4),
             (1, _) => (512, 1, 2),
@@ -92,6 +94,12 @@ impl Tuning<'_> {
             tiles: per_group,
             unroll: unroll.min(units * 8 / invocations).max(1),
         }
+    }
+
+    /// Whether kernels that make rows of so many channels can keep them in bytes, too.
+    pub(crate) fn keeps_bytes(&self, channels: usize) -> bool {
+        let enough = self.abilities.max_buffers >= 9;
+        enough && self.subgroup() >= 8 && channels.is_multiple_of(UNIT)
     }
 
     /// Whether each workgroup makes bytes of activations for itself: a kernel less, where it has
@@ -142,8 +150,16 @@ impl Tuning<'_> {
 impl CoopTile {
     /// The same with rounds of which whole ones go over a form's columns.
     pub(crate) fn fitted(self, form: &PackedForm) -> Self {
-        let fits = form.units().is_multiple_of(self.bk / UNIT);
-        if fits { self } else { CoopTile { bk: UNIT, ..self } }
+        if form.units().is_multiple_of(self.bk / UNIT) {
+            return self;
+        }
+        let tile = CoopTile { bk: UNIT, ..self };
+        // Every invocation takes a vector of activations at least.
+        if tile.vectors() >= tile.invocations() {
+            tile
+        } else {
+            CoopTile { bm: 32, wm: 32, ..tile }
+        }
     }
 
     /// Bytes that a workgroup shares.
@@ -153,6 +169,11 @@ impl CoopTile {
 
     pub(crate) const fn invocations(&self) -> usize {
         self.bm / self.wm * (self.bn / self.wn) * 32
+    }
+
+    /// Vectors of activations of a round.
+    pub(crate) const fn vectors(&self) -> usize {
+        self.bm * self.bk / 8
     }
 
     /// Words of codes that an invocation takes at a time, and how often it does in a round.

@@ -65,15 +65,25 @@ pub(super) fn attention_few(
     let groups = Count::of(y.rows, (blocks * splits) as usize, 1);
     with_horizons(kernel).when(when).groups(cx, groups, work);
 
-    let kernel = Kernel::new(join(spec.head_dim, horizons.is_some()))
-        .words(&[len, spec.n_heads, window, own_key.into(), splits])
-        .read(parts)
-        .read(stats)
-        .read(x[2])
-        .write(y);
     let work = Work::Rows(y.rows, y.channels as u64 * u64::from(splits));
     let groups = Count::of(y.rows, spec.n_heads as usize, 1);
-    with_horizons(kernel).when(when).groups(cx, groups, work);
+    let join = |bytes: Option<[Value; 2]>| {
+        let shader = join(spec.head_dim, horizons.is_some(), bytes.map(|_| y.channels as u32));
+        let kernel = Kernel::new(shader)
+            .words(&[len, spec.n_heads, window, own_key.into(), splits])
+            .read(parts)
+            .read(stats)
+            .read(x[2])
+            .write(y);
+        bytes.into_iter().flatten().fold(with_horizons(kernel), Kernel::write)
+    };
+    let mut least = 0;
+    if let Some(bytes) = cx.bytes(y) {
+        let most = bytes[0].most_rows().min(FEW);
+        join(Some(bytes)).when(When { rows: y.rows, least, most }).groups(cx, groups, work);
+        least = most + 1;
+    }
+    join(None).when(When { rows: y.rows, least, most: FEW }).groups(cx, groups, work);
     FEW + 1
 }
 
@@ -109,12 +119,16 @@ impl Few {
     }
 }
 
-/// What makes one of them.
-pub(crate) fn join(head_dim: u32, horizons: bool) -> Shader {
+/// What makes one of them; also in bytes, if it is told the channels of a row.
+pub(crate) fn join(head_dim: u32, horizons: bool, bytes: Option<u32>) -> Shader {
     Shader::new("attention_few_join")
         .unchecked()
         .with("HORIZONS", horizons)
+        .with("BYTES", bytes.is_some())
+        .with("SUBGROUPS", bytes.is_some())
         .constant("HD", head_dim)
+        .constant("HZ", horizons.into())
+        .constant("CHANNELS", bytes.unwrap_or(0))
 }
 
 /// Query heads of one workgroup: as many as share keys and fit.

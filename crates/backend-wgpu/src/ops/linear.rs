@@ -59,6 +59,17 @@ pub(crate) fn linears(
     }
 }
 
+/// Whether few tokens are multiplied as bytes.
+pub(crate) fn takes_bytes(cx: &MethodCompiler<'_>, form: &PackedForm) -> bool {
+    let fast = cx.options.precision == Precision::Fast;
+    fast && form.factors.is_some() && cx.abilities.packed_dots
+}
+
+/// How many tokens are few.
+pub(crate) fn most_few(cx: &MethodCompiler<'_>, form: &PackedForm) -> usize {
+    Tuning::few(has_coop(cx, form)).last().copied().unwrap_or(0)
+}
+
 /// Whether many tokens are multiplied by cooperative matrices.
 fn has_coop(cx: &MethodCompiler<'_>, form: &PackedForm) -> bool {
     let tuning = Tuning { abilities: cx.abilities };
@@ -78,9 +89,7 @@ fn packed(
     let shards = cx.packed(weights, form);
     let len = cx.len(x.rows);
     let tuning = Tuning { abilities: cx.abilities };
-    let bytes = cx.options.precision == Precision::Fast
-        && form.factors.is_some()
-        && cx.abilities.packed_dots;
+    let bytes = takes_bytes(cx, &form);
     let coop = has_coop(cx, &form);
     let few = Tuning::few(coop);
     let most = few.last().copied().unwrap_or(0);
@@ -92,8 +101,10 @@ fn packed(
         n_tiles.clone().all(own)
     };
     let n_local = few.iter().take_while(local).last().copied().unwrap_or(0);
-    let prepared =
-        (bytes && n_local < most).then(|| rows_to_bytes(cx, &form, x, (n_local + 1, most)));
+    let kept = cx.bytes(x).filter(|_| bytes);
+    let n_local = if kept.is_some() { 0 } else { n_local };
+    let made = bytes && kept.is_none() && n_local < most;
+    let prepared = kept.or_else(|| made.then(|| rows_to_bytes(cx, &form, x, (n_local + 1, most))));
     let halves = if coop { Some(rows_to_halves(cx, &form, x, most + 1)) } else { None };
     for (id, tiles, spans) in shards {
         let sections = form.sections(tiles.len());

@@ -74,7 +74,7 @@ pub(crate) fn compile(
     }
 }
 
-pub(crate) use linear::{Gate, linears};
+pub(crate) use linear::{Gate, linears, most_few, takes_bytes};
 
 /// Adds the kernel of an op that goes over elements or rows.
 fn compile_rows(cx: &mut MethodCompiler<'_>, op: &Op, x: &[Value], y: Value) {

@@ -4,7 +4,7 @@ use super::kernel::Kernel;
 use super::rows::Rows;
 use crate::compile::MethodCompiler;
 use crate::shader::Shader;
-use crate::step::{Bound, Count, Value, Work};
+use crate::step::{Bound, Count, Value, When, Work};
 
 /// A norm of whole rows.
 struct Norm {
@@ -32,14 +32,18 @@ pub(crate) fn residual(
     let weighs = |norm: &Option<Norm>| norm.as_ref().is_some_and(|n| n.weight.is_some());
     let channels = y.channels as u32;
     let rows = Rows::new(cx.abilities, channels, channels.is_multiple_of(4));
-    let shader = Shader::new("residual")
-        .with("PRE", pre.is_some())
-        .with("PRE_WEIGHT", weighs(&pre))
-        .with("SCALE", scale.is_some())
-        .with("POST", post.is_some())
-        .with("POST_WEIGHT", weighs(&post))
-        .constant("CH", channels);
-    let shader = rows.constants(shader);
+    let shader = |bytes: bool| {
+        let shader = Shader::new("residual")
+            .with("PRE", pre.is_some())
+            .with("PRE_WEIGHT", weighs(&pre))
+            .with("SCALE", scale.is_some())
+            .with("POST", post.is_some())
+            .with("POST_WEIGHT", weighs(&post))
+            .with("BYTES", bytes)
+            .constant("CH", channels)
+            .constant("CHANNELS", channels);
+        rows.constants(shader)
+    };
     let numbers = |norm: &Option<Norm>| {
         norm.as_ref().map_or([0; 2], |n| [n.eps.to_bits(), n.offset.to_bits()])
     };
@@ -47,21 +51,28 @@ pub(crate) fn residual(
     // What is not there is never read: any buffer may stand in its place.
     let none = Bound::Value(x.place);
     let weight = |norm: &Option<Norm>| norm.as_ref().and_then(|n| n.weight).unwrap_or(none);
-    let mut kernel = Kernel::new(shader)
-        .words(&[len])
-        .words(&numbers(&pre))
-        .words(&numbers(&post))
-        .words(&[scale.map_or(1, |(_, width)| width)])
-        .read(x)
-        .read(a)
-        .write(y)
-        .reads(weight(&pre))
-        .reads(scale.map_or(none, |(factor, _)| factor))
-        .reads(weight(&post));
-    if let Some(z) = z {
-        kernel = kernel.write(z);
+    let kernel = |bytes: Option<[Value; 2]>| {
+        let kernel = Kernel::new(shader(bytes.is_some()))
+            .words(&[len])
+            .words(&numbers(&pre))
+            .words(&numbers(&post))
+            .words(&[scale.map_or(1, |(_, width)| width)])
+            .read(x)
+            .read(a)
+            .write(y)
+            .reads(weight(&pre))
+            .reads(scale.map_or(none, |(factor, _)| factor))
+            .reads(weight(&post));
+        z.into_iter().chain(bytes.into_iter().flatten()).fold(kernel, Kernel::write)
+    };
+    let (count, work) = (Count::of(y.rows, 1, 1), Work::Rows(y.rows, 4 * y.channels as u64));
+    let mut least = 0;
+    if let Some(bytes) = z.and_then(|z| cx.bytes(z)) {
+        let most = bytes[0].most_rows();
+        kernel(Some(bytes)).when(When { rows: y.rows, least, most }).groups(cx, count, work);
+        least = most + 1;
     }
-    kernel.groups(cx, Count::of(y.rows, 1, 1), Work::Rows(y.rows, 4 * y.channels as u64));
+    kernel(None).when(When { rows: y.rows, least, most: usize::MAX }).groups(cx, count, work);
 }
 
 fn norm(cx: &mut MethodCompiler<'_>, op: &Op) -> Option<Norm> {

@@ -23,7 +23,11 @@ impl Rows {
         let vectors = channels / vector;
         let subgroup = Tuning { abilities }.subgroup() as u32;
         // More than two vectors each take longer than what more invocations cost.
-        let most = if vectors > 512 { 512 } else { 256 };
+        let most = match vectors {
+            0..=512 => 256,
+            513..=1024 => 512,
+            _ => 1024,
+        };
         let most = most.min(abilities.max_invocations);
         let invocations = vectors.next_power_of_two().min(most).max(subgroup.max(32));
         Rows { vector, invocations, each: vectors.div_ceil(invocations).max(1), subgroup }

@@ -1,5 +1,5 @@
 // attention: makes one of the parts of each query that attention_few has found; y [len, heads·HD].
-// One workgroup for each row and head.
+// With BYTES, also in bytes. One workgroup for each row and head.
 const WG: u32 = 128u;
 struct Params {
     len: u32,
@@ -21,6 +21,11 @@ struct Params {
 #endif
 #if HORIZONS
 @group(0) @binding(6) var<storage, read> horizons: array<i32>;
+#endif
+#if BYTES
+@group(0) @binding($(6+HZ)) var<storage, read_write> bytes: array<u32>;
+@group(0) @binding($(7+HZ)) var<storage, read_write> bytes_scales: array<vec4<f32>>;
+#include linear/keep_bytes
 #endif
 #include attention_keys
 
@@ -61,6 +66,9 @@ fn main(
         let made = select(sum / total, vec4<f32>(), total == 0.0);
 #if HD%4 == 0
         y[row * QUADS + i] = made;
+#if BYTES
+        keep_bytes(t, row % params.heads * QUADS + i, made);
+#endif
 #else
         for (var c = 0u; c < 4u; c++) {
             if 4u * i + c < $(HD)u {

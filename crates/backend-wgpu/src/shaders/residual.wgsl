@@ -1,5 +1,5 @@
 // y = (x + norm(a)) · s, and z = norm(y), over rows of CH channels; each part by a switch:
-// PRE (PRE_WEIGHT) the norm of a, SCALE the factor s [width], POST (POST_WEIGHT) z.
+// PRE (PRE_WEIGHT) the norm of a, SCALE the factor s [width], POST (POST_WEIGHT) z, BYTES z in bytes.
 // One workgroup per row, N vectors of V channels for each invocation: all are asked for before the
 // first is needed. The arithmetic is that of rms_norm, add and scale_by.
 struct Params {
@@ -28,6 +28,11 @@ struct Params {
 #endif
 #if POST
 @group(0) @binding(8) var<storage, read_write> z: array<Vector>;
+#endif
+#if BYTES
+@group(0) @binding(9) var<storage, read_write> bytes: array<u32>;
+@group(0) @binding(10) var<storage, read_write> bytes_scales: array<vec4<f32>>;
+#include linear/keep_bytes
 #endif
 
 // Vectors of a row.
@@ -103,6 +108,9 @@ fn main(
 #endif
     if in_$(I) {
         z[start + i_$(I)] = made_$(I);
+#if BYTES
+        keep_bytes(row, i_$(I), made_$(I));
+#endif
     }
 #endfor
 #endif

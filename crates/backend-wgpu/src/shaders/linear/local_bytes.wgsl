@@ -5,10 +5,7 @@ var<workgroup> local_bytes: array<vec4<u32>, $(TOK*((U+3)/4)*16)>;
 /// Scale; scale · Σ of the rounded numbers of the first half, of the second, and of both.
 var<workgroup> local_scales: array<vec4<f32>, $(TOK*U)>;
 
-fn pack(v: vec4<i32>) -> u32 {
-    let b = vec4<u32>(v & vec4<i32>(255));
-    return b.x | (b.y << 8u) | (b.z << 16u) | (b.w << 24u);
-}
+#include linear/byte_parts
 
 /// The words of four neighbours, whole for the first of them.
 fn four(w: u32) -> vec4<u32> {
@@ -41,30 +38,15 @@ fn make_bytes(thread: u32, len: u32) {
 }
 
 fn keep_bytes(part: u32, token: u32, unit: u32, a: vec4<f32>, b: vec4<f32>) {
-    let v = select(vec4<f32>(a.xz, b.xz), vec4<f32>(a.yw, b.yw), part % 2u == 1u);
-    let size = abs(v);
-    var top = max(max(size.x, size.y), max(size.z, size.w));
-    top = max(top, subgroupShuffleXor(top, 1u));
-    top = max(top, subgroupShuffleXor(top, 2u));
-    top = max(top, subgroupShuffleXor(top, 4u));
-    let scale = top / 32512.0;
-    let inverse = select(0.0, 32512.0 / top, scale > 0.0);
-    let n = vec4<i32>(round(v * inverse));
-    var sum = n.x + n.y + n.z + n.w;
-    sum += subgroupShuffleXor(sum, 1u);
-    sum += subgroupShuffleXor(sum, 2u);
-    let other = subgroupShuffleXor(sum, 4u);
-    let high = (n + vec4<i32>(128)) >> vec4<u32>(8u);
-    let highs = four(pack(high));
-    let lows = four(pack(n - high * 256));
+    let parts = byte_parts(select(vec4<f32>(a.xz, b.xz), vec4<f32>(a.yw, b.yw), part % 2u == 1u));
+    let highs = four(parts.high);
+    let lows = four(parts.low);
     if part % 4u == 0u {
         let to = (token * UNIT_QUADS + unit / 4u) * 16u + part + unit % 4u;
         local_bytes[to] = highs;
         local_bytes[to + 8u] = lows;
     }
     if part == 0u && unit < $(U)u {
-        let lo = scale * f32(sum);
-        let hi = scale * f32(other);
-        local_scales[token * $(U)u + unit] = vec4<f32>(scale, lo, hi, lo + hi);
+        local_scales[token * $(U)u + unit] = byte_scales(parts);
     }
 }
