@@ -97,6 +97,7 @@ pub(crate) const FILES: &[(&str, &str)] = files![
     "attention_keys",
     "attention_many",
     "attention_rows",
+    "attention_seen",
     "attention_tile",
     "axial_rope",
     "causal_conv1d",

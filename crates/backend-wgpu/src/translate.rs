@@ -66,8 +66,8 @@ fn of_rows(stem: &'static str) -> Vec<Shader> {
             let shader = Shader { on: on.to_vec(), ..Shader::new(stem) };
             let shader = shader.with("SUBGROUPS", subgroup > 0).constant("V", vector);
             let shader = shader.constant("WG", 64).constant("N", 2).constant("HD", 512);
-            let shader = shader.constant("CH", 120 * vector).constant("WIDTH", 240 * vector);
-            let shader = shader.constant("CHANNELS", 512);
+            let shader = shader.constant("WIDTH", 240 * vector);
+            let shader = shader.constant("CHANNELS", 480);
             let shader = shader.constant("PARTS", 1 + u32::from(on.contains(&"ROPE")));
             all.push(if subgroup > 0 { shader.constant("SG", subgroup) } else { shader });
         }

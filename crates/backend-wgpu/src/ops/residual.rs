@@ -40,7 +40,6 @@ pub(crate) fn residual(
             .with("POST", post.is_some())
             .with("POST_WEIGHT", weighs(&post))
             .with("BYTES", bytes)
-            .constant("CH", channels)
             .constant("CHANNELS", channels);
         rows.constants(shader)
     };

@@ -111,7 +111,7 @@ fn main(
     let row = (subgroup * 32u + lane) / $(TPR)u;
     let part = lane % $(TPR)u;
     let token = min(first_row + row, n_rows - 1u) / params.per_kv;
-    let sees = seen_by(token);
+    let sees = seen_keys(token);
     if part == 0u {
         seen[row] = vec3<i32>(sees, slots[token]);
     }

@@ -81,7 +81,7 @@ fn main(
 
     if thread < n_own {
         let token = (first_row + thread) / params.per_kv;
-        let sees = seen_by(token);
+        let sees = seen_keys(token);
         seen[thread] = vec3<i32>(sees.x, sees.y, slots[token]);
     }
     workgroupBarrier();

@@ -1,5 +1,6 @@
 // Rows of queries that a workgroup makes together, M at most: what each of them sees, and which of
 // them have the same slot. The kernel has params, slots, positions, and horizons with HORIZONS.
+#include attention_seen
 const LOW: f32 = -3.0e38;
 
 /// The first key that each row sees, the last, and its slot.
@@ -11,23 +12,6 @@ struct Run {
     slot: u32,
     first: i32,
     last: i32,
-}
-
-/// The first and the last key that a token sees.
-fn seen_by(token: u32) -> vec2<i32> {
-    let position = positions[token];
-    var first = 0;
-    if params.window > 0u {
-        first = max(0, position - i32(params.window) + 1);
-    }
-    var last = position;
-#if HORIZONS
-    last = max(last, horizons[token]);
-#endif
-    if params.own_key == 0u {
-        last = position - 1;
-    }
-    return vec2<i32>(first, last);
 }
 
 /// Which head's query a row of a KV head is.

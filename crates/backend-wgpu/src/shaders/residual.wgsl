@@ -1,4 +1,4 @@
-// y = (x + norm(a)) · s, and z = norm(y), over rows of CH channels; each part by a switch:
+// y = (x + norm(a)) · s, and z = norm(y), over rows of CHANNELS; each part by a switch:
 // PRE (PRE_WEIGHT) the norm of a, SCALE the factor s [width], POST (POST_WEIGHT) z, BYTES z in bytes.
 // One workgroup per row, N vectors of V channels for each invocation: all are asked for before the
 // first is needed. The arithmetic is that of rms_norm, add and scale_by.
@@ -36,7 +36,7 @@ struct Params {
 #endif
 
 // Vectors of a row.
-const ROW = $(CH/V)u;
+const ROW = $(CHANNELS/V)u;
 
 @compute @workgroup_size(WG)
 fn main(
@@ -80,7 +80,7 @@ fn main(
 #for I 0 N
     squares += select(0.0, sum_of(a_$(I) * a_$(I)), in_$(I));
 #endfor
-    let root = sqrt(workgroup_sum(lane, squares) / $(CH).0 + params.pre_eps);
+    let root = sqrt(workgroup_sum(lane, squares) / $(CHANNELS).0 + params.pre_eps);
 #endif
     var made_squares = 0.0;
 #for I 0 N
@@ -100,7 +100,7 @@ fn main(
     }
 #endfor
 #if POST
-    let made_root = sqrt(workgroup_sum(lane, made_squares) / $(CH).0 + params.post_eps);
+    let made_root = sqrt(workgroup_sum(lane, made_squares) / $(CHANNELS).0 + params.post_eps);
 #for I 0 N
     made_$(I) /= made_root;
 #if POST_WEIGHT

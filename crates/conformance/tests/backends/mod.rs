@@ -35,3 +35,10 @@ pub fn each() -> Vec<&'static dyn Backend> {
 pub fn of_importers() -> Vec<&'static dyn Backend> {
     vec![&lapidary_reference::ReferenceBackend, &lapidary_backend_cpu::CpuBackend]
 }
+
+/// Whether a backend is a GPU, whose sums have no one order: it has other kernels for few tokens than
+/// for many.
+#[allow(dead_code, reason = "each test binary uses some of these")]
+pub fn is_gpu(backend: &dyn Backend) -> bool {
+    of_importers().iter().all(|b| b.name() != backend.name())
+}

@@ -157,10 +157,6 @@ fn main(
             let x_$(C) = x[at + $(C)u];
 #endif
 #endfor
-#if AFFINE
-            let sum_lo = sum4((x_0 + x_1) + (x_2 + x_3));
-            let sum_hi = sum4((x_4 + x_5) + (x_6 + x_7));
-#endif
 #for J 0 R
             {
 #if BITS == 4
@@ -169,22 +165,37 @@ fn main(
 #for W 0 2
                 let even_$(H*2+W) = vec4<f32>(x_$(H*4+W*2).xz, x_$(H*4+W*2+1).xz);
                 let odd_$(H*2+W) = vec4<f32>(x_$(H*4+W*2).yw, x_$(H*4+W*2+1).yw);
+#if AFFINE
+                // A bias nearly cancels what codes add up to, so each number gets its own.
+                let f_$(H*2+W) = f_$(E)_$(J)[$(2*H)] * 16.0;
+                let b_$(H*2+W) = vec4<f32>(f_$(E)_$(J)[$(2*H+1)]);
+                let d_$(H*2+W) = even_$(H*2+W) * (low(c[$(H*2+W)]) * f_$(H*2+W) + b_$(H*2+W))
+                    + odd_$(H*2+W) * (high(c[$(H*2+W)]) * f_$(H*2+W) + b_$(H*2+W));
+#else
                 let d_$(H*2+W) = even_$(H*2+W) * low(c[$(H*2+W)]) + odd_$(H*2+W) * high(c[$(H*2+W)]);
+#endif
 #endfor
 #endfor
-                let lo = 16.0 * sum4(d_0 + d_1);
-                let hi = 16.0 * sum4(d_2 + d_3);
+                let lo = sum4(d_0 + d_1);
+                let hi = sum4(d_2 + d_3);
 #endif
 #if BITS == 8
 #for H 0 2
 #for W 0 2
                 let even_$(H*2+W) = vec4<f32>(x_$(H*4+W*2).xz, x_$(H*4+W*2+1).xz);
                 let odd_$(H*2+W) = vec4<f32>(x_$(H*4+W*2).yw, x_$(H*4+W*2+1).yw);
+#if AFFINE
+                let f_$(H*2+W) = f_$(E)_$(J)[$(2*H)] * 256.0;
+                let b_$(H*2+W) = vec4<f32>(f_$(E)_$(J)[$(2*H+1)]);
+                let d_$(H*2+W) = even_$(H*2+W) * (bytes(c_$(E)_$(J)_$(H)[$(W*2)]) * f_$(H*2+W) + b_$(H*2+W))
+                    + odd_$(H*2+W) * (bytes(c_$(E)_$(J)_$(H)[$(W*2+1)]) * f_$(H*2+W) + b_$(H*2+W));
+#else
                 let d_$(H*2+W) = even_$(H*2+W) * bytes(c_$(E)_$(J)_$(H)[$(W*2)]) + odd_$(H*2+W) * bytes(c_$(E)_$(J)_$(H)[$(W*2+1)]);
+#endif
 #endfor
 #endfor
-                let lo = 256.0 * sum4(d_0 + d_1);
-                let hi = 256.0 * sum4(d_2 + d_3);
+                let lo = sum4(d_0 + d_1);
+                let hi = sum4(d_2 + d_3);
 #endif
 #if BITS == 16 || BITS == 17
                 var d = vec4<f32>();
@@ -199,10 +210,12 @@ fn main(
 #endfor
 #endif
 #if SCALE
-                let f = f_$(E)_$(J);
-                acc_$(J)_$(T) += lo * f.x + hi * f.z;
 #if AFFINE
-                acc_$(J)_$(T) += sum_lo * f.y + sum_hi * f.w;
+                acc_$(J)_$(T) += lo + hi;
+#else
+                // What was a sixteenth, or less.
+                let f = f_$(E)_$(J) * $(16*(BITS==4)+256*(BITS==8)).0;
+                acc_$(J)_$(T) += lo * f.x + hi * f.z;
 #endif
 #else
                 acc_$(J)_$(T) += sum4(d);
