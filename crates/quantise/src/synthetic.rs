@@ -25,6 +25,10 @@ pub fn synthetic(program: &Program, recipe: Option<&Recipe>) -> Result<Program> 
     Ok(Program::new(description, program.blobs().clone(), Arc::new(store))?)
 }
 
+/// Bytes that are worth waking other threads for: a row of an embedding table is not, and is asked
+/// for with every token.
+const LEAST_SHARED: usize = 1 << 18;
+
 struct Synthetic {
     decls: BTreeMap<String, WeightDecl>,
 }
@@ -42,10 +46,15 @@ impl Synthetic {
             .bytes()
             .fold(part as u64 + 1, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3));
         let fill = Fill::of(decl, part, dtype);
-        out.par_chunks_mut(row_bytes.max(1)).zip(rows.into_par_iter()).for_each(|(out, row)| {
+        let fill_row = |(out, row): (&mut [u8], usize)| {
             let row_seed = seed ^ (row as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             fill.row(out, dtype, row_seed);
-        });
+        };
+        if out.len() < LEAST_SHARED {
+            out.chunks_mut(row_bytes.max(1)).zip(rows).for_each(fill_row);
+        } else {
+            out.par_chunks_mut(row_bytes.max(1)).zip(rows.into_par_iter()).for_each(fill_row);
+        }
         Some(out)
     }
 }
