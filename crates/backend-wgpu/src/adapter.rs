@@ -28,7 +28,7 @@ const LEAST_INVOCATIONS: u32 = 256;
 /// Storage buffers of a kernel where nothing is known or allowed: what every WebGPU device has.
 const LEAST_BUFFERS: u32 = 8;
 /// No kernel needs more.
-const MOST_BUFFERS: u32 = 12;
+const MOST_BUFFERS: u32 = 14;
 /// No binding is made larger: offsets into it are 32 bits, and some drivers take less than they say.
 const MOST_BINDING: u64 = (1 << 31) - 256;
 

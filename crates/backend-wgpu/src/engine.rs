@@ -270,7 +270,7 @@ impl Engine for WgpuEngine {
         let methods = self.fast.methods.iter().map(|(name, method)| {
             let n = grouped(method.steps.iter().map(|step| step.nodes.len()).sum());
             let one = Sizes { tokens: 1, rows: 1, soft: 1, patches: 1, frames: 1 };
-            let kernels = method.n_kernels(one, self.lasting.gpu.abilities.max_groups);
+            let kernels = method.n_kernels(one, 1, self.lasting.gpu.abilities.max_groups);
             format!(" · {name}: {n} of {n} ops in {} kernels", grouped(kernels))
         });
         format!("{} · KV {kv}{}", self.lasting.gpu.name, methods.collect::<String>())

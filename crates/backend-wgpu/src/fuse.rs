@@ -3,12 +3,14 @@
 //! Values between them are never stored, so only those are left out that nothing else reads. What
 //! `trace` shows is every value, so it runs methods that are not fused.
 
+mod attended;
 mod heads;
 mod linears;
 
 use lapidary_backend::LoadOptions;
 use lapidary_program::{Method, Node, Op, Program, ValueId};
 
+pub(crate) use self::attended::{Attended, Queries};
 pub(crate) use self::heads::HeadNodes;
 pub(crate) use self::linears::{Linears, weight_of};
 use crate::adapter::Abilities;
@@ -30,6 +32,8 @@ pub(crate) enum Unit {
     SliceGate { slice: usize, gate: usize, linear: Option<(usize, PackedForm)> },
     /// Queries and keys normed and turned, values normed perhaps, and the cache written.
     Heads(HeadNodes),
+    /// Attention, and what is done before it.
+    Attended(Attended),
 }
 
 impl Unit {
@@ -43,6 +47,7 @@ impl Unit {
                 linear.iter().map(|(i, _)| *i).chain([*slice, *gate]).collect()
             }
             Unit::Heads(heads) => heads.nodes(),
+            Unit::Attended(attended) => attended.nodes(),
             Unit::Residual { pre, add, scale, post } => {
                 [*pre, Some(*add), *scale, *post].into_iter().flatten().collect()
             }
@@ -57,6 +62,7 @@ impl Unit {
             Unit::NormRope { rope, .. } => *rope,
             Unit::SliceGate { gate, .. } => *gate,
             Unit::Heads(heads) => heads.q_rope,
+            Unit::Attended(attended) => attended.attention,
             Unit::Residual { add, .. } => *add,
         }
     }
@@ -84,7 +90,8 @@ impl Fuser<'_> {
         let graph = Readers::new(self.method);
         let alone = |i: usize| linears::alone(self.program, self.options, self.method, i);
         let units = self.units(order, self.groups(), |i, done| graph.unit(i, done, &alone));
-        heads::fused(&graph, self.abilities, units)
+        let units = heads::fused(&graph, self.abilities, units);
+        attended::fused(&graph, self.abilities, units)
     }
 
     fn groups(&self) -> Vec<Linears> {

@@ -39,6 +39,8 @@ pub(crate) struct Ready {
     pub call: wgpu::Buffer,
     /// What was last written there.
     pub lengths: RefCell<Vec<u8>>,
+    /// Where calls begin to have other kernels.
+    pub key_limits: Vec<u64>,
     /// By step, and then by kernel.
     pub steps: Vec<Vec<ReadyKernel>>,
 }
@@ -166,7 +168,8 @@ impl Room {
         }
         gpu.check()?;
         let (read, lengths) = (method.read_feeds(), RefCell::default());
-        Ok(Ready { places, close, read, call, lengths, steps })
+        let key_limits = method.key_limits();
+        Ok(Ready { places, close, read, call, lengths, key_limits, steps })
     }
 
     fn bind(

@@ -96,6 +96,7 @@ pub(crate) const FILES: &[(&str, &str)] = files![
     "attention_few_join",
     "attention_keys",
     "attention_many",
+    "attention_one",
     "attention_rows",
     "attention_seen",
     "attention_tile",

@@ -62,12 +62,23 @@ pub(crate) struct Dispatch {
     pub work: Work,
 }
 
-/// A kernel that runs only if a length is in a range.
+/// A kernel that runs only if a length is in a range, and only for some numbers of keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct When {
     pub rows: Dim,
     pub least: usize,
     pub most: usize,
+    pub keys: Keys,
+}
+
+/// Keys that a query of a call sees, at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keys {
+    Any,
+    /// So many or fewer.
+    Most(u64),
+    /// Any, but one row alone sees more than so many.
+    Beyond(u64),
 }
 
 /// A buffer, or part of one.
@@ -126,6 +137,23 @@ pub(crate) enum Work {
     Keys(Dim, u64, u64),
     /// So many for each pair of rows.
     Pairs(Dim, u64),
+}
+
+impl When {
+    /// For any number of keys.
+    pub(crate) const fn rows(rows: Dim, least: usize, most: usize) -> Self {
+        When { rows, least, most, keys: Keys::Any }
+    }
+
+    fn holds(&self, sizes: Sizes, keys: u64) -> bool {
+        let rows = sizes.len(self.rows);
+        let fit = match self.keys {
+            Keys::Any => true,
+            Keys::Most(most) => keys <= most,
+            Keys::Beyond(most) => rows > 1 || keys > most,
+        };
+        fit && (self.least..=self.most).contains(&rows)
+    }
 }
 
 impl Value {
@@ -206,22 +234,37 @@ impl CompiledMethod {
         read
     }
 
-    /// Kernels of a call of such sizes.
-    pub(crate) fn n_kernels(&self, sizes: Sizes, most_groups: u32) -> usize {
+    /// Kernels of a call of such sizes whose newest key is at `keys − 1`.
+    pub(crate) fn n_kernels(&self, sizes: Sizes, keys: u64, most_groups: u32) -> usize {
         let kernels = self.steps.iter().flat_map(|step| &step.dispatches);
-        kernels.filter(|kernel| kernel.groups(sizes, most_groups).is_some()).count()
+        kernels.filter(|kernel| kernel.groups(sizes, keys, most_groups).is_some()).count()
+    }
+
+    /// Numbers of keys that are the last for which some kernels are meant: calls between two of
+    /// them have the same kernels.
+    pub(crate) fn key_limits(&self) -> Vec<u64> {
+        let kernels = self.steps.iter().flat_map(|step| &step.dispatches);
+        let limits = kernels.filter_map(|kernel| match kernel.when?.keys {
+            Keys::Most(most) if most < u64::MAX => Some(most),
+            _ => None,
+        });
+        let mut limits: Vec<u64> = limits.collect();
+        limits.sort_unstable();
+        limits.dedup();
+        limits
     }
 }
 
 impl Dispatch {
-    /// Workgroups in a call of such sizes; `None` if it does not run.
-    pub(crate) fn groups(&self, sizes: Sizes, most: u32) -> Option<[u32; 3]> {
-        self.grid.groups(sizes, most).filter(|_| self.is_meant(sizes))
+    /// Workgroups in a call of such sizes whose newest key is at `keys − 1`; `None` if it does not
+    /// run.
+    pub(crate) fn groups(&self, sizes: Sizes, keys: u64, most: u32) -> Option<[u32; 3]> {
+        self.grid.groups(sizes, most).filter(|_| self.is_meant(sizes, keys))
     }
 
-    /// Whether this kernel is meant for a call of such sizes.
-    pub(crate) fn is_meant(&self, sizes: Sizes) -> bool {
-        self.when.is_none_or(|when| (when.least..=when.most).contains(&sizes.len(when.rows)))
+    /// Whether this kernel is meant for such a call.
+    pub(crate) fn is_meant(&self, sizes: Sizes, keys: u64) -> bool {
+        self.when.is_none_or(|when| when.holds(sizes, keys))
     }
 }
 

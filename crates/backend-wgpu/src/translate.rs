@@ -10,6 +10,7 @@ use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use crate::linear::kernels::tests as linear;
 use crate::ops::attention_few::{Few, join, together};
 use crate::ops::attention_many::tests as attention_many;
+use crate::ops::attention_one::Variant as One;
 use crate::shader::{FILES, Shader};
 
 /// Every variant that ops ask for, with heads of up to 1024 channels.
@@ -50,9 +51,12 @@ fn variants() -> Vec<Shader> {
 /// Kernels that hold a row in registers, with and without subgroups.
 fn of_rows(stem: &'static str) -> Vec<Shader> {
     let switches: &[&[&'static str]] = match stem {
-        "residual" => {
-            &[&["PRE", "PRE_WEIGHT", "SCALE", "POST", "POST_WEIGHT"], &["POST"], &["PRE"]]
-        }
+        "residual" => &[
+            &["PRE", "PRE_WEIGHT", "SCALE", "POST", "POST_WEIGHT"],
+            &["PRE", "SCALE", "SCALAR", "POST", "BYTES"],
+            &["POST"],
+            &["PRE"],
+        ],
         "rms_norm" => &[&[], &["WEIGHT", "ROPE"], &["ROPE"]],
         _ => &[&[], &["HALVES", "V_NORM"]],
     };
@@ -75,6 +79,19 @@ fn of_rows(stem: &'static str) -> Vec<Shader> {
     all
 }
 
+/// The least of `attention_one`.
+const ONE: One = One {
+    head_dim: 0,
+    writes: false,
+    v_norm: false,
+    halves: false,
+    horizons: false,
+    bytes: None,
+    subgroup: 0,
+    invocations: 128,
+    at_once: 2,
+};
+
 fn of_heads(stem: &'static str) -> Vec<Shader> {
     let mut all = Vec::new();
     for quads in [1, 2, 4] {
@@ -94,6 +111,17 @@ fn of_heads(stem: &'static str) -> Vec<Shader> {
                 all.push(join(64 * quads, quads == 1, Some(512)));
             }
             "attention_few" => {}
+            "attention_one" if quads == 1 => {
+                for (head_dim, subgroup, on) in [(8, 8, false), (256, 32, true), (512, 32, false)] {
+                    all.push(One { head_dim, subgroup, ..ONE }.shader());
+                    let bytes = (head_dim > 8).then_some(2 * head_dim);
+                    let (writes, v_norm) = (true, on);
+                    let (halves, horizons) = (on, !on);
+                    let one = One { head_dim, subgroup, writes, v_norm, halves, horizons, ..ONE };
+                    all.push(One { bytes, ..one }.shader());
+                }
+            }
+            "attention_one" => {}
             "self_attention" => all.push(of(stem).constant("GT", if quads > 2 { 1 } else { 4 })),
             _ => all.push(of(stem)),
         }
@@ -190,7 +218,11 @@ fn no_kernel_shares_more_than_16_kib() {
         let n =
             bound.filter(|(_, v)| matches!(v.space, naga::AddressSpace::Storage { .. })).count();
         // What binds more is asked for where a device has more.
-        let most = if ["heads", "residual"].contains(&shader.stem) { 12 } else { 8 };
+        let most = match shader.stem {
+            "attention_one" => 14,
+            "heads" | "residual" => 12,
+            _ => 8,
+        };
         assert!(n <= most, "{} binds {n} buffers", shader.label());
     }
 }

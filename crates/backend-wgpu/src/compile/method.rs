@@ -124,8 +124,9 @@ impl<'a> MethodCompiler<'a> {
         }
     }
 
-    /// Room for a value in bytes beside, if a linear will read it so.
-    pub(super) fn keep_bytes(&mut self, v: usize) {
+    /// Room for so many rows of a value in bytes beside, or for all that are few, if a linear will
+    /// read it so.
+    pub(super) fn keep_bytes(&mut self, v: usize, rows: Option<usize>) {
         let Some(Value { place: Place::Buffer(buffer), channels, .. }) = self.values[v] else {
             return;
         };
@@ -137,7 +138,7 @@ impl<'a> MethodCompiler<'a> {
         let mut forms = forms.filter(|form| ops::takes_bytes(self, form));
         let fits = Tuning { abilities: self.abilities }.keeps_bytes(channels);
         let Some(form) = forms.next().filter(|_| fits) else { return };
-        let most = Dim::Fixed(ops::most_few(self, &form) as u64);
+        let most = Dim::Fixed(rows.unwrap_or_else(|| ops::most_few(self, &form)) as u64);
         let units = form.units();
         let pair = [self.take((most, units.div_ceil(4) * 64)), self.take((most, units * 4))];
         self.bytes.insert(buffer, pair);

@@ -1,14 +1,15 @@
 //! Compiles nodes, alone or fused.
 
-use lapidary_program::{Op, ValueId, ValueType};
+use lapidary_program::{AttentionSpec, Op, ValueId, ValueType};
 
 use super::lengths;
 use super::method::MethodCompiler;
-use crate::fuse::{HeadNodes, Linears, Unit, weight_of};
+use crate::fuse::{Attended, HeadNodes, Linears, Queries, Unit, weight_of};
 use crate::host::{HostFeed, TableRows};
 use crate::linear::PackedForm;
 use crate::ops;
-use crate::step::{Step, Value};
+use crate::ops::attention_one::Operands;
+use crate::step::{Keys, Step, Value};
 
 impl MethodCompiler<'_> {
     /// Compiles nodes as step number `at`.
@@ -22,6 +23,7 @@ impl MethodCompiler<'_> {
                 vec![self.slice_gate(*slice, *gate, linear.as_ref())]
             }
             Unit::Heads(heads) => vec![self.heads(heads)],
+            Unit::Attended(attended) => vec![self.attended(attended)],
             Unit::Residual { pre, add, scale, post } => self.residual(*pre, *add, *scale, *post),
         };
         for buffer in std::mem::take(&mut self.scratch) {
@@ -56,11 +58,7 @@ impl MethodCompiler<'_> {
         }
         match &node.op {
             Op::KvWrite { state } => _ = self.written.insert(state),
-            Op::Attention { spec, .. }
-                if spec.head_dim.is_multiple_of(32) && spec.head_dim <= 512 =>
-            {
-                self.keep_bytes(first);
-            }
+            Op::Attention { spec, .. } => self.keep_attended(spec, first),
             _ => {}
         }
         ops::compile(self, &node.op, &node.inputs, &inputs, &outputs);
@@ -93,6 +91,9 @@ impl MethodCompiler<'_> {
             ops::linears(self, &weights, linears.form, x, &outputs, None);
             return made;
         }
+        if ops::takes_bytes(self, &linears.form) {
+            self.keep_bytes(made[0], Some(1));
+        }
         // What only the gate reads is no value of the graph here.
         let mut factors = Vec::with_capacity(linears.nodes.len());
         for i in &linears.nodes {
@@ -111,7 +112,8 @@ impl MethodCompiler<'_> {
         let v = self.first(rope);
         let y = self.make(v);
         let table = ops::rope::table(self, spec, turn.inputs[1].index(), x);
-        ops::rms_norm::rms_norm(self, &norm.op, Some((table, spec.rotated_pairs)), x, y);
+        let rope = Some((table, spec.rotated_pairs));
+        ops::rms_norm::rms_norm(self, &norm.op, rope, x, y, Keys::Any);
         v
     }
 
@@ -148,23 +150,88 @@ impl MethodCompiler<'_> {
         v
     }
 
-    /// The queries that it makes.
-    fn heads(&mut self, nodes: &HeadNodes) -> usize {
+    /// Values of attention may be kept in bytes beside.
+    fn keep_attended(&mut self, spec: &AttentionSpec, v: usize) {
+        if spec.head_dim.is_multiple_of(32) && spec.head_dim <= 512 {
+            self.keep_bytes(v, None);
+        }
+    }
+
+    /// Queries, keys and values before what is done to them, slots and positions.
+    fn head_values(&self, nodes: &HeadNodes) -> [Value; 5] {
         let graph = &self.method.graph;
-        let heads = nodes.heads(graph);
         let [q, k] = [nodes.q_norm, nodes.k_norm].map(|i| graph.nodes[i].inputs[0]);
         let write = &graph.nodes[nodes.write].inputs;
         let v = nodes.v_norm.map_or(write[1], |i| graph.nodes[i].inputs[0]);
-        let x = [q, k, v, write[2], write[3]].map(|id| self.value(id));
-        let positions = graph.nodes[nodes.q_rope].inputs[1].index();
-        let table = ops::rope::table(self, heads.rope, positions, x[0]);
+        [q, k, v, write[2], write[3]].map(|id| self.value(id))
+    }
+
+    /// The angles of some queries.
+    fn angles(&mut self, rope: usize, x: Value) -> (Value, u32) {
+        let turn = &self.method.graph.nodes[rope];
+        let Op::Rope(spec) = &turn.op else { unreachable!("found as a rope") };
+        (ops::rope::table(self, spec, turn.inputs[1].index(), x), spec.rotated_pairs)
+    }
+
+    /// The queries that it makes.
+    fn heads(&mut self, nodes: &HeadNodes) -> usize {
         let made = self.first(nodes.q_rope);
+        let x = self.head_values(nodes);
         let y = self.make(made);
-        if let Op::KvWrite { state } = &graph.nodes[nodes.write].op {
-            self.written.insert(state);
-        }
-        ops::heads::heads(self, &heads, x, table, y);
+        self.heads_of(nodes, x, y, Keys::Any);
         made
+    }
+
+    fn heads_of(&mut self, nodes: &HeadNodes, x: [Value; 5], y: Value, keys: Keys) {
+        let heads = nodes.heads(&self.method.graph);
+        let (table, _) = self.angles(nodes.q_rope, x[0]);
+        self.written.insert(heads.state);
+        ops::heads::heads(self, &heads, x, table, y, keys);
+    }
+
+    /// Attention and what comes before it: by one kernel for a token that sees few keys, by several
+    /// for all else.
+    fn attended(&mut self, nodes: &Attended) -> usize {
+        let graph = &self.method.graph;
+        let one = nodes.one(graph);
+        let node = &graph.nodes[nodes.attention];
+        let made = self.first(nodes.attention);
+        let (rope, heads) = match nodes.queries {
+            Queries::Heads(heads) => (heads.q_rope, Some(self.head_values(&heads))),
+            Queries::Turned { rope, .. } => (rope, None),
+        };
+        let q = match (nodes.queries, heads) {
+            (Queries::Turned { norm, .. }, _) => self.value(graph.nodes[norm].inputs[0]),
+            (_, Some([q, ..])) => q,
+            (Queries::Heads(_), None) => unreachable!("heads have values"),
+        };
+        let y = self.make(made);
+        self.keep_attended(one.spec, made);
+        let turned = self.scratch(q.rows, q.channels);
+        let (table, pairs) = self.angles(rope, q);
+        let mut x: Vec<Value> = node.inputs.iter().map(|id| self.value_or(*id, turned)).collect();
+        let operands = Operands {
+            q,
+            kv: heads.map(|[_, k, v, ..]| [k, v]),
+            places: [table, x[1], x[2]],
+            horizons: x.get(3).copied(),
+            y,
+        };
+        one.compile(self, &operands);
+        let (_, cache) = self.cache(one.state);
+        let keys = Keys::Beyond(one.most_keys(&cache));
+        match (nodes.queries, heads) {
+            (Queries::Heads(own), Some(values)) => self.heads_of(&own, values, turned, keys),
+            _ => ops::rms_norm::rms_norm(self, one.q_norm, Some((table, pairs)), q, turned, keys),
+        }
+        x[0] = turned;
+        ops::attention::attention(self, one.state, one.spec, &x, y, keys);
+        made
+    }
+
+    /// A value, or another in its place if it is none of its own.
+    fn value_or(&self, id: ValueId, other: Value) -> Value {
+        self.values[id.index()].unwrap_or(other)
     }
 
     fn residual(
@@ -188,7 +255,7 @@ impl MethodCompiler<'_> {
         made.extend(post.map(|post| self.first(post)));
         let values: Vec<Value> = made.iter().map(|v| self.make(*v)).collect();
         if post.is_some() {
-            self.keep_bytes(made[1]);
+            self.keep_bytes(made[1], None);
         }
         let parts = [op(pre), op(scale), op(post)];
         ops::residual::residual(self, parts, operands, values[0], values.get(1).copied());

@@ -1,7 +1,8 @@
 //! Commands: kernels of a window and the copies of its outputs, recorded now or ahead.
 //!
-//! Nothing in them depends on the numbers of a call, only on its method and lengths. So while the
-//! device works on one token, the host records the commands of the next.
+//! Nothing in them depends on the numbers of a call, only on its method and lengths, and on whether
+//! its keys are many. So while the device works on one token, the host records the commands of the
+//! next.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -21,6 +22,8 @@ const MOST_TOKENS: usize = 8;
 pub(super) struct Recorded {
     method: String,
     sizes: Sizes,
+    /// How many of the method's limits its keys are beyond.
+    stage: usize,
     sought: Option<Sought>,
     commands: Commands,
 }
@@ -102,7 +105,13 @@ impl Call<'_> {
     fn is_like(&self, recorded: &Recorded) -> bool {
         recorded.method == self.name
             && recorded.sizes == self.sizes
+            && recorded.stage == self.stage()
             && recorded.sought.as_ref() == self.top.map(|top| &top.sought)
+    }
+
+    /// How many of the method's limits the keys of this call are beyond.
+    fn stage(&self) -> usize {
+        self.ready.key_limits.iter().filter(|limit| self.keys > **limit).count()
     }
 
     /// Runs some steps of which nothing comes back yet.
@@ -125,10 +134,11 @@ impl Call<'_> {
         if tokens == 0 || rows == 0 || rows > most || self.profile.is_some() {
             return Ok(());
         }
-        let own = self.sizes;
+        let own = (self.sizes, self.keys);
         self.sizes = Sizes { tokens: rows, rows, ..Sizes::default() };
+        self.keys += 1;
         let recorded = self.record_next();
-        self.sizes = own;
+        (self.sizes, self.keys) = own;
         *self.ahead = recorded?;
         Ok(())
     }
@@ -141,9 +151,9 @@ impl Call<'_> {
             return Ok(None);
         }
         let commands = self.record(all, 0, u64::MAX)?;
-        let (method, sizes) = (self.name.to_string(), self.sizes);
+        let (method, sizes, stage) = (self.name.to_string(), self.sizes, self.stage());
         let sought = self.top.map(|top| top.sought.clone());
-        Ok(Some(Recorded { method, sizes, sought, commands }))
+        Ok(Some(Recorded { method, sizes, stage, sought, commands }))
     }
 
     /// Records some steps and the copies of outputs. What is more work than `budget` is submitted
@@ -175,7 +185,7 @@ impl Call<'_> {
             let kernels = self.method.steps[i].dispatches.iter().zip(&self.ready.steps[i]);
             for (kernel, ready) in kernels {
                 let most = self.gpu.abilities.max_groups;
-                let Some([x, y, z]) = kernel.groups(self.sizes, most) else { continue };
+                let Some([x, y, z]) = kernel.groups(self.sizes, self.keys, most) else { continue };
                 let own = kernel.work.of(self.sizes, self.keys);
                 if !passage.planned.takes(own, budget) {
                     let (encoder, planned) = passage.end();
@@ -203,7 +213,7 @@ impl Call<'_> {
         for i in steps {
             let kernels = self.method.steps[i].dispatches.iter().zip(&self.ready.steps[i]);
             for (kernel, ready) in kernels {
-                let groups = kernel.groups(self.sizes, self.gpu.abilities.max_groups);
+                let groups = kernel.groups(self.sizes, self.keys, self.gpu.abilities.max_groups);
                 let Some([x, y, z]) = groups else { continue };
                 if profile.is_full() {
                     self.gpu.queue.submit([encoder.finish()]);
@@ -235,7 +245,7 @@ impl Call<'_> {
     /// Multiplications of a step in this window.
     fn step_work(&self, step: usize) -> u64 {
         let kernels = self.method.steps[step].dispatches.iter();
-        let meant = kernels.filter(|kernel| kernel.is_meant(self.sizes));
+        let meant = kernels.filter(|kernel| kernel.is_meant(self.sizes, self.keys));
         meant.map(|k| k.work.of(self.sizes, self.keys)).fold(0, u64::saturating_add)
     }
 

@@ -54,7 +54,8 @@ impl Variant {
         }
     }
 
-    /// For so many tokens at most; perhaps gated.
+    /// For so many tokens at most; perhaps gated, and then perhaps kept in bytes, a row of so many
+    /// channels.
     pub(crate) fn matvec(
         &self,
         tile: &MatvecTile,
@@ -62,14 +63,21 @@ impl Variant {
         activations: Activations,
         gate: Gated,
         subgroup: usize,
+        keep: Option<usize>,
     ) -> Shader {
-        self.shader("linear/matvec")
+        let shader = self.shader("linear/matvec");
+        let shader = match keep {
+            Some(channels) => shader.with("KEEP", true).constant("CHANNELS", channels as u32),
+            None => shader,
+        };
+        shader
             .with("SUBGROUPS", subgroup > 0)
             .with("RAGGED", !self.form.cols.is_multiple_of(UNIT))
             .constant("TOK", tokens as u32)
             .constant("MODE", (activations != Activations::Floats).into())
             .constant("LOCAL", (activations == Activations::OwnBytes).into())
             .constant("U", self.form.units() as u32)
+            .constant("Q", tile.parts as u32)
             .constant("NT", tile.invocations as u32)
             .constant("R", tile.tiles as u32)
             .constant("UNR", tile.unroll as u32)
@@ -156,7 +164,7 @@ pub(crate) mod tests {
                 all.push(variant.tile());
                 all.push(variant.join(4));
                 for (tokens, subgroup) in [(1, 0), (8, 0), (4, 32)] {
-                    let tile = MatvecTile { invocations: 256, tiles: 2, unroll: 2 };
+                    let tile = MatvecTile { parts: 1, invocations: 256, tiles: 2, unroll: 2 };
                     let activations = match (form.factors, tokens, subgroup) {
                         (None, ..) | (_, 8, _) => Activations::Floats,
                         (_, _, 0) => Activations::Bytes,
@@ -167,7 +175,11 @@ pub(crate) mod tests {
                         (true, 8) => Gated::Up,
                         (true, _) => Gated::Second,
                     };
-                    all.push(variant.matvec(&tile, tokens, activations, gate, subgroup));
+                    all.push(variant.matvec(&tile, tokens, activations, gate, subgroup, None));
+                    if gate == Gated::Second && subgroup > 0 {
+                        let tile = MatvecTile { parts: 4, invocations: 64, ..tile };
+                        all.push(variant.matvec(&tile, 1, activations, gate, subgroup, Some(64)));
+                    }
                 }
             }
         }

@@ -3,15 +3,17 @@
 //! Measured on an NVIDIA H200 through Vulkan (BENCHMARKS.md). What counts elsewhere is much the
 //! same: enough invocations to keep memory busy when a matrix is small, and few when it is large.
 
-use super::form::{Codes, PackedForm, UNIT};
+use super::form::{Codes, PackedForm, TILE_ROWS, UNIT};
 use crate::adapter::Abilities;
 
 /// How `matvec` goes over a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MatvecTile {
-    /// Invocations of a workgroup.
+    /// Parts of a workgroup that each make tiles of their own.
+    pub parts: usize,
+    /// Invocations of a part.
     pub invocations: usize,
-    /// Tiles of eight rows that a workgroup makes.
+    /// Tiles of eight rows that a part makes.
     pub tiles: usize,
     /// Units that an invocation asks for before it needs the first.
     pub unroll: usize,
@@ -44,6 +46,8 @@ const BUSY: usize = 320;
 const LOCAL_GROUPS: usize = 2048;
 /// Vectors of activations that one invocation then makes bytes of, at most.
 const LOCAL_EACH: usize = 3;
+/// Slots of each part of a workgroup that makes a unit of a gate.
+const UNIT_SLOTS: usize = 16;
 /// Columns that a share of a split sum has at least.
 const LEAST_SHARE: usize = 1024;
 
@@ -89,11 +93,23 @@ impl Tuning<'_> {
         let fits = per_group * tokens * 8 * slots.max(1) * 4
             <= self.abilities.max_workgroup_bytes as usize;
         let per_group = if fits { per_group } else { 1 };
-        MatvecTile {
-            invocations,
-            tiles: per_group,
-            unroll: unroll.min(units * 8 / invocations).max(1),
-        }
+        let (slots, unroll) = self.whole_rounds(units, invocations / 8, unroll);
+        MatvecTile { parts: 1, invocations: slots * 8, tiles: per_group, unroll }
+    }
+
+    /// For one token of a gate whose every workgroup makes a whole unit, so that it can keep it in
+    /// bytes: four parts, each with a tile of either factor.
+    pub(crate) fn matvec_unit(&self, units: usize) -> MatvecTile {
+        let parts = UNIT / TILE_ROWS;
+        let most = self.abilities.max_invocations as usize / parts / 8;
+        let slots = UNIT_SLOTS.min(most);
+        let unroll = (2..=3).find(|u| units.is_multiple_of(slots * u)).unwrap_or(2);
+        MatvecTile { parts, invocations: slots * 8, tiles: 2, unroll }
+    }
+
+    /// [`whole_rounds`] of whole subgroups.
+    fn whole_rounds(&self, units: usize, slots: usize, unroll: usize) -> (usize, usize) {
+        whole_rounds(units, slots, unroll, (self.subgroup() / TILE_ROWS).max(4))
     }
 
     /// Whether kernels that make rows of so many channels can keep them in bytes, too.
@@ -147,6 +163,23 @@ impl Tuning<'_> {
     }
 }
 
+/// Slots of a workgroup, in whole `steps`, and units that each asks for at once, near what is wanted
+/// and no more, such that rounds of them go over all units: what is left for a last round is read
+/// while nothing else is.
+fn whole_rounds(units: usize, slots: usize, unroll: usize, step: usize) -> (usize, usize) {
+    if units <= slots {
+        return (units.next_multiple_of(step).min(slots), 1);
+    }
+    let near = |n: usize| {
+        let fit = (1..=unroll + unroll / 2).filter(|u| n.is_multiple_of(*u));
+        fit.min_by_key(|u| (u.abs_diff(unroll), unroll - *u.min(&unroll))).unwrap_or(1)
+    };
+    let slot_counts = (slots * 5 / 8..=slots).rev();
+    let whole = slot_counts.filter(|s| s.is_multiple_of(step) && units.is_multiple_of(*s));
+    let best = whole.map(|s| (s, near(units / s))).max_by_key(|(s, u)| s * u.min(&unroll));
+    best.unwrap_or((slots, unroll.min(units / slots).max(1)))
+}
+
 impl CoopTile {
     /// The same with rounds of which whole ones go over a form's columns.
     pub(crate) fn fitted(self, form: &PackedForm) -> Self {
@@ -184,5 +217,34 @@ impl CoopTile {
             words /= 2;
         }
         (words, quads * 4 / words / self.invocations())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::whole_rounds;
+
+    #[test]
+    fn rounds_are_whole_where_they_can_be() {
+        for (units, slots, unroll, want) in [
+            (672, 64, 4, (56, 4)),
+            (168, 32, 4, (28, 3)),
+            (256, 64, 4, (64, 4)),
+            (48, 64, 4, (48, 1)),
+            (8, 64, 2, (8, 1)),
+            (1, 64, 2, (4, 1)),
+            (101, 64, 2, (64, 1)),
+        ] {
+            assert_eq!(whole_rounds(units, slots, unroll, 4), want, "{units} units");
+        }
+    }
+
+    #[test]
+    fn no_workgroup_is_larger_than_wanted_or_has_parts_of_subgroups() {
+        for units in 1..800 {
+            let (slots, unroll) = whole_rounds(units, 32, 4, 8);
+            assert!(slots <= 32 && slots.is_multiple_of(8) && unroll > 0, "{units} units");
+            assert!(slots * unroll <= units.next_multiple_of(8), "{units}: {slots} x {unroll}");
+        }
     }
 }

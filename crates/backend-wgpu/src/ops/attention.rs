@@ -3,17 +3,19 @@ use lapidary_program::AttentionSpec;
 use super::attention_few;
 use super::attention_many::ManyQueries;
 use crate::compile::MethodCompiler;
-use crate::step::{Value, Work};
+use crate::step::{Keys, Value, Work};
 
-/// Queries over a cache. `x` is queries, slots, positions, and perhaps horizons.
-pub(super) fn attention(
+/// Queries over a cache, where not one kernel makes all of `keys`. `x` is queries, slots, positions,
+/// and perhaps horizons.
+pub(crate) fn attention(
     cx: &mut MethodCompiler<'_>,
     state: &str,
     spec: &AttentionSpec,
     x: &[Value],
     y: Value,
+    keys: Keys,
 ) {
-    let least = attention_few::attention_few(cx, state, spec, x, y);
+    let least = attention_few::attention_few(cx, state, spec, x, y, keys);
     let (id, cache) = cx.cache(state);
     let own_key = cx.is_written(state);
     let many = ManyQueries {

@@ -4,7 +4,7 @@ use super::kernel::Kernel;
 use crate::compile::MethodCompiler;
 use crate::linear::Tuning;
 use crate::shader::Shader;
-use crate::step::{Bound, Count, Value, When, Work};
+use crate::step::{Bound, Count, Keys, Value, When, Work};
 
 /// Rows up to which the keys of a query are shared among workgroups.
 const FEW: usize = 8;
@@ -16,13 +16,15 @@ const TOGETHER: u32 = 2;
 /// Workgroups that a large device wants.
 const BUSY: u32 = 256;
 
-/// Queries over a cache, few rows of them; the least number of rows that is left to others.
+/// Queries over a cache, few rows of them and such keys; the least number of rows that is left to
+/// others.
 pub(super) fn attention_few(
     cx: &mut MethodCompiler<'_>,
     state: &str,
     spec: &AttentionSpec,
     x: &[Value],
     y: Value,
+    keys: Keys,
 ) -> usize {
     let quads = spec.head_dim.div_ceil(4);
     if quads > WORKGROUP {
@@ -40,7 +42,7 @@ pub(super) fn attention_few(
     let rows = Dim::Fixed(FEW as u64);
     let parts = cx.scratch(rows, (spec.n_heads * splits * quads * 4) as usize);
     let stats = cx.scratch(rows, (spec.n_heads * splits * 2) as usize);
-    let when = When { rows: y.rows, least: 0, most: FEW };
+    let when = |least, most| When { rows: y.rows, least, most, keys };
     let with_horizons = |kernel: Kernel| horizons.into_iter().fold(kernel, |k, h| k.read(*h));
 
     let few = Few {
@@ -63,7 +65,7 @@ pub(super) fn attention_few(
         .write(stats);
     let work = Work::Keys(y.rows, 2 * y.channels as u64, cache.capacity as u64);
     let groups = Count::of(y.rows, (blocks * splits) as usize, 1);
-    with_horizons(kernel).when(when).groups(cx, groups, work);
+    with_horizons(kernel).when(when(0, FEW)).groups(cx, groups, work);
 
     let work = Work::Rows(y.rows, y.channels as u64 * u64::from(splits));
     let groups = Count::of(y.rows, spec.n_heads as usize, 1);
@@ -80,10 +82,10 @@ pub(super) fn attention_few(
     let mut least = 0;
     if let Some(bytes) = cx.bytes(y) {
         let most = bytes[0].most_rows().min(FEW);
-        join(Some(bytes)).when(When { rows: y.rows, least, most }).groups(cx, groups, work);
+        join(Some(bytes)).when(when(least, most)).groups(cx, groups, work);
         least = most + 1;
     }
-    join(None).when(When { rows: y.rows, least, most: FEW }).groups(cx, groups, work);
+    join(None).when(when(least, FEW)).groups(cx, groups, work);
     FEW + 1
 }
 

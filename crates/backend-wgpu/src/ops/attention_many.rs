@@ -89,7 +89,7 @@ impl ManyQueries<'_> {
             x: Count::of(self.y.rows, per_kv as usize, tile_rows.into()),
             y: Count::of(Dim::Fixed(1), spec.n_kv_heads as usize, 1),
         };
-        kernel.when(When { rows: self.y.rows, least, most }).grid(cx, grid, self.work);
+        kernel.when(When::rows(self.y.rows, least, most)).grid(cx, grid, self.work);
     }
 }
 

@@ -5,7 +5,7 @@ use super::rows::Rows;
 use crate::adapter::Abilities;
 use crate::compile::MethodCompiler;
 use crate::shader::Shader;
-use crate::step::{Bound, Count, Value, Work};
+use crate::step::{Bound, Count, Keys, Value, When, Work};
 
 /// Buffers that the kernel binds.
 const BUFFERS: u32 = 11;
@@ -44,6 +44,7 @@ pub(crate) fn heads(
     x: [Value; 5],
     table: Value,
     y: Value,
+    keys: Keys,
 ) {
     let (id, cache) = cx.cache(heads.state);
     let width = heads.rope.head_dim;
@@ -67,7 +68,9 @@ pub(crate) fn heads(
         .read(x[2]);
     let kernel = weights.into_iter().fold(kernel, Kernel::reads);
     let runs = q_heads as usize + 2 * cache.n_heads;
+    let when = When { rows: y.rows, least: 0, most: usize::MAX, keys };
     kernel
+        .when(when)
         .read(table)
         .read(x[3])
         .read(x[4])

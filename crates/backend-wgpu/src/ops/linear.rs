@@ -54,7 +54,7 @@ pub(crate) fn linears(
             .read(ys[0])
             .read(up)
             .write(y)
-            .when(When { rows: y.rows, least, most: usize::MAX })
+            .when(When::rows(y.rows, least, usize::MAX))
             .elements(cx, y);
     }
 }
@@ -102,18 +102,39 @@ fn packed(
     };
     let n_local = few.iter().take_while(local).last().copied().unwrap_or(0);
     let kept = cx.bytes(x).filter(|_| bytes);
-    let n_local = if kept.is_some() { 0 } else { n_local };
-    let made = bytes && kept.is_none() && n_local < most;
-    let prepared = kept.or_else(|| made.then(|| rows_to_bytes(cx, &form, x, (n_local + 1, most))));
+    // Who made few enough rows has made their bytes.
+    let n_kept = kept.map_or(0, |[rows, _]| rows.most_rows().min(most));
+    let n_local = n_local.max(n_kept);
+    let made = (bytes && n_local < most).then(|| rows_to_bytes(cx, &form, x, (n_local + 1, most)));
+    let prepared = Prepared { bytes, kept, n_kept, n_local, made };
     let halves = if coop { Some(rows_to_halves(cx, &form, x, most + 1)) } else { None };
     for (id, tiles, spans) in shards {
         let sections = form.sections(tiles.len());
         let part = Part { form, id, tiles: tiles.len(), spans, sections, bias, len, x, ys, gate };
-        part.few(cx, &tuning, few, (bytes, n_local), prepared);
+        part.few(cx, &tuning, few, &prepared);
         match halves {
             Some(halves) => part.many(cx, &tuning, halves, most + 1),
             None => part.tile(cx, most + 1),
         }
+    }
+}
+
+/// Rows in bytes, for calls of few tokens.
+struct Prepared {
+    /// Whether activations become bytes.
+    bytes: bool,
+    /// By who made the rows, for so many tokens.
+    kept: Option<[Value; 2]>,
+    n_kept: usize,
+    /// Up to so many tokens, and if not kept, each workgroup makes them for itself.
+    n_local: usize,
+    /// By a kernel of their own, for all others.
+    made: Option<[Value; 2]>,
+}
+
+impl Prepared {
+    fn of(&self, tokens: usize) -> Option<[Value; 2]> {
+        if tokens <= self.n_kept { self.kept } else { self.made.filter(|_| tokens > self.n_local) }
     }
 }
 
@@ -214,7 +235,7 @@ impl Part<'_> {
     }
 
     fn when(&self, least: usize, most: usize) -> When {
-        When { rows: self.x.rows, least, most }
+        When::rows(self.x.rows, least, most)
     }
 
     /// The kernels for few tokens.
@@ -223,25 +244,38 @@ impl Part<'_> {
         cx: &mut MethodCompiler<'_>,
         tuning: &Tuning<'_>,
         tokens: &[usize],
-        (bytes, n_local): (bool, usize),
-        prepared: Option<[Value; 2]>,
+        rows: &Prepared,
     ) {
         let (units, mut least) = (self.form.units(), 1);
         for &tokens in tokens {
             let gated = gated(self.gate);
-            let shape = MatvecShape { gated, units, bytes };
-            let tile = shape.tile(tuning, self.tiles, tokens);
-            let prepared = prepared.filter(|_| tokens > n_local);
+            let shape = MatvecShape { gated, units, bytes: rows.bytes };
+            let keep = self
+                .gate
+                .filter(|gate| gate.up.is_none())
+                .and_then(|gate| cx.bytes(gate.y).filter(|[bytes, _]| tokens <= bytes.most_rows()));
+            let tile = match keep {
+                Some(_) => tuning.matvec_unit(units),
+                None => shape.tile(tuning, self.tiles, tokens),
+            };
+            let prepared = rows.of(tokens);
             let activations = match prepared {
                 Some(_) => Activations::Bytes,
-                None if bytes => Activations::OwnBytes,
+                None if rows.bytes => Activations::OwnBytes,
                 None => Activations::Floats,
             };
             let up = self.gate.and_then(|gate| gate.up);
             let slots = tile.invocations / TILE_ROWS;
             let outs = if self.gate.is_some() { 1 } else { self.spans.len() };
-            let shader =
-                self.variant(outs).matvec(&tile, tokens, activations, gated, tuning.subgroup());
+            let channels = keep.and(self.gate).map(|gate| gate.y.channels);
+            let shader = self.variant(outs).matvec(
+                &tile,
+                tokens,
+                activations,
+                gated,
+                tuning.subgroup(),
+                channels,
+            );
             let rounds = units / (slots * tile.unroll);
             let mut kernel = Kernel::new(shader)
                 .words(&[self.len, units as u32, self.tiles as u32, rounds as u32])
@@ -263,7 +297,8 @@ impl Part<'_> {
             if let Some((up, _)) = up {
                 kernel = kernel.read(up);
             }
-            let groups = self.tiles.div_ceil(tile.tiles);
+            kernel = keep.into_iter().flatten().fold(kernel, Kernel::write);
+            let groups = self.tiles.div_ceil(tile.parts * tile.tiles);
             self.read_bias(kernel).when(self.when(least, tokens)).groups(
                 cx,
                 Count::of(Dim::Fixed(1), groups, 1),
@@ -393,7 +428,7 @@ fn rows_to_bytes(
         .read(x)
         .write(bytes)
         .write(scales)
-        .when(When { rows: x.rows, least, most })
+        .when(When::rows(x.rows, least, most))
         .groups(cx, Count::of(x.rows, units.div_ceil(32), 1), Work::Rows(x.rows, form.cols as u64));
     [bytes, scales]
 }
@@ -414,7 +449,7 @@ fn rows_to_halves(
         .read(x)
         .write(halves)
         .write(factors)
-        .when(When { rows: x.rows, least, most: usize::MAX })
+        .when(When::rows(x.rows, least, usize::MAX))
         .groups(cx, Count::of(x.rows, 1, 1), Work::Rows(x.rows, form.cols as u64));
     [halves, factors]
 }

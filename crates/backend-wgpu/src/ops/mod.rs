@@ -2,9 +2,10 @@
 
 mod activate;
 mod add;
-mod attention;
+pub(crate) mod attention;
 pub(crate) mod attention_few;
 pub(crate) mod attention_many;
+pub(crate) mod attention_one;
 mod axial_rope;
 mod causal_conv1d;
 mod centroid_head;
@@ -38,7 +39,7 @@ mod standardise;
 use lapidary_program::{Op, ValueId};
 
 use crate::compile::MethodCompiler;
-use crate::step::Value;
+use crate::step::{Keys, Value};
 
 /// Adds the kernels of a node. `ids` are the numbers of its inputs. Rows of tables are fed, so that
 /// `embed` has no kernel.
@@ -60,7 +61,7 @@ pub(crate) fn compile(
             axial_rope::axial_rope(cx, spec, [ids[1].index(), ids[2].index()], x[0], y[0]);
         }
         Op::Linear { weight, bias } => linear::linear(cx, weight, bias.as_deref(), x[0], y[0]),
-        Op::Attention { state, spec } => attention::attention(cx, state, spec, x, y[0]),
+        Op::Attention { state, spec } => attention::attention(cx, state, spec, x, y[0], Keys::Any),
         Op::SelfAttention { n_heads, head_dim, scale } => {
             self_attention::self_attention(cx, (*n_heads, *head_dim), *scale, x, y[0]);
         }
@@ -80,7 +81,7 @@ pub(crate) use linear::{Gate, linears, most_few, takes_bytes};
 fn compile_rows(cx: &mut MethodCompiler<'_>, op: &Op, x: &[Value], y: Value) {
     match op {
         Op::SoftMerge => soft_merge::soft_merge(cx, x, y),
-        Op::RmsNorm { .. } => rms_norm::rms_norm(cx, op, None, x[0], y),
+        Op::RmsNorm { .. } => rms_norm::rms_norm(cx, op, None, x[0], y, Keys::Any),
         Op::LayerNorm { weight, bias, eps, width } => {
             layer_norm::layer_norm(cx, (weight, bias.as_deref()), *eps, *width, x[0], y);
         }

@@ -37,6 +37,7 @@ pub(crate) fn residual(
             .with("PRE", pre.is_some())
             .with("PRE_WEIGHT", weighs(&pre))
             .with("SCALE", scale.is_some())
+            .with("SCALAR", scale.is_some_and(|(_, width)| width == 1))
             .with("POST", post.is_some())
             .with("POST_WEIGHT", weighs(&post))
             .with("BYTES", bytes)
@@ -68,10 +69,10 @@ pub(crate) fn residual(
     let mut least = 0;
     if let Some(bytes) = z.and_then(|z| cx.bytes(z)) {
         let most = bytes[0].most_rows();
-        kernel(Some(bytes)).when(When { rows: y.rows, least, most }).groups(cx, count, work);
+        kernel(Some(bytes)).when(When::rows(y.rows, least, most)).groups(cx, count, work);
         least = most + 1;
     }
-    kernel(None).when(When { rows: y.rows, least, most: usize::MAX }).groups(cx, count, work);
+    kernel(None).when(When::rows(y.rows, least, usize::MAX)).groups(cx, count, work);
 }
 
 fn norm(cx: &mut MethodCompiler<'_>, op: &Op) -> Option<Norm> {

@@ -4,7 +4,7 @@ use super::kernel::Kernel;
 use super::rows::Rows;
 use crate::compile::MethodCompiler;
 use crate::shader::Shader;
-use crate::step::{Bound, Count, Value, Work};
+use crate::step::{Bound, Count, Keys, Value, When, Work};
 
 /// Each run of `width` channels, divided by the root of its mean square; then turned, if there is a
 /// table of angles with the number of pairs that turn.
@@ -14,6 +14,7 @@ pub(crate) fn rms_norm(
     rope: Option<(Value, u32)>,
     x: Value,
     y: Value,
+    keys: Keys,
 ) {
     let Op::RmsNorm { weight, eps, offset, width } = op else {
         unreachable!("{} is no norm", op.kind())
@@ -34,7 +35,8 @@ pub(crate) fn rms_norm(
         kernel = kernel.reads(weight);
     }
     let work = Work::Rows(y.rows, y.channels as u64);
-    kernel.groups(cx, Count::of(y.rows, runs, 1), work);
+    let when = When { rows: y.rows, least: 0, most: usize::MAX, keys };
+    kernel.when(when).groups(cx, Count::of(y.rows, runs, 1), work);
 }
 
 fn norm(cx: &MethodCompiler<'_>, width: u32, weight: bool, pairs: Option<u32>) -> Shader {

@@ -25,6 +25,7 @@ struct Params {
 #if BYTES
 @group(0) @binding($(6+HZ)) var<storage, read_write> bytes: array<u32>;
 @group(0) @binding($(7+HZ)) var<storage, read_write> bytes_scales: array<vec4<f32>>;
+#include linear/byte_parts
 #include linear/keep_bytes
 #endif
 #include attention_keys

@@ -1,5 +1,6 @@
 // y = (x + norm(a)) · s, and z = norm(y), over rows of CHANNELS; each part by a switch:
-// PRE (PRE_WEIGHT) the norm of a, SCALE the factor s [width], POST (POST_WEIGHT) z, BYTES z in bytes.
+// PRE (PRE_WEIGHT) the norm of a, SCALE the factor s [width] (SCALAR: one number), POST (POST_WEIGHT)
+// z, BYTES z in bytes.
 // One workgroup per row, N vectors of V channels for each invocation: all are asked for before the
 // first is needed. The arithmetic is that of rms_norm, add and scale_by.
 struct Params {
@@ -32,6 +33,7 @@ struct Params {
 #if BYTES
 @group(0) @binding(9) var<storage, read_write> bytes: array<u32>;
 @group(0) @binding(10) var<storage, read_write> bytes_scales: array<vec4<f32>>;
+#include linear/byte_parts
 #include linear/keep_bytes
 #endif
 
@@ -59,6 +61,9 @@ fn main(
     let pre_$(I) = params.pre_offset + pre_weight[i_$(I)];
 #endif
 #if SCALE
+#if SCALAR
+    let s_$(I) = factor[0];
+#else
 #if V == 4
     let at_$(I) = vec4<u32>(4u * i_$(I)) + vec4<u32>(0u, 1u, 2u, 3u);
     let s_$(I) = vec4<f32>(
@@ -71,6 +76,7 @@ fn main(
     let s_$(I) = factor[i_$(I) % params.width];
 #endif
 #endif
+#endif
 #if POST_WEIGHT
     let post_$(I) = params.post_offset + post_weight[i_$(I)];
 #endif
@@ -80,12 +86,12 @@ fn main(
 #for I 0 N
     squares += select(0.0, sum_of(a_$(I) * a_$(I)), in_$(I));
 #endfor
-    let root = sqrt(workgroup_sum(lane, squares) / $(CHANNELS).0 + params.pre_eps);
+    let inverse = 1.0 / sqrt(workgroup_sum(lane, squares) / $(CHANNELS).0 + params.pre_eps);
 #endif
     var made_squares = 0.0;
 #for I 0 N
 #if PRE
-    a_$(I) /= root;
+    a_$(I) *= inverse;
 #endif
 #if PRE_WEIGHT
     a_$(I) *= pre_$(I);
@@ -100,9 +106,9 @@ fn main(
     }
 #endfor
 #if POST
-    let made_root = sqrt(workgroup_sum(lane, made_squares) / $(CHANNELS).0 + params.post_eps);
+    let made_inverse = 1.0 / sqrt(workgroup_sum(lane, made_squares) / $(CHANNELS).0 + params.post_eps);
 #for I 0 N
-    made_$(I) /= made_root;
+    made_$(I) *= made_inverse;
 #if POST_WEIGHT
     made_$(I) *= post_$(I);
 #endif

@@ -1,6 +1,11 @@
 // The sum of one number per invocation of a workgroup of WG, known to all of them.
 // SG: the size of a subgroup, if it is known and may be used.
-#if SG
+#if SG && SG == WG
+fn workgroup_sum(lane: u32, x: f32) -> f32 {
+    return subgroupAdd(x);
+}
+#endif
+#if SG && SG < WG
 var<workgroup> partial: array<f32, $(WG/SG)>;
 
 fn workgroup_sum(lane: u32, x: f32) -> f32 {
@@ -9,14 +14,21 @@ fn workgroup_sum(lane: u32, x: f32) -> f32 {
         partial[lane / $(SG)u] = own;
     }
     workgroupBarrier();
+#if WG/SG > SG
     var sum = 0.0;
 #for I 0 WG/SG
     sum += partial[$(I)];
 #endfor
+#else
+    // Each subgroup adds what all of them have found: a few steps instead of one after another.
+    let found = partial[min(lane % $(SG)u, $(WG/SG-1)u)];
+    let sum = subgroupAdd(select(0.0, found, lane % $(SG)u < $(WG/SG)u));
+#endif
     workgroupBarrier();
     return sum;
 }
-#else
+#endif
+#if !SG
 var<workgroup> partial: array<f32, WG>;
 
 fn workgroup_sum(lane: u32, x: f32) -> f32 {

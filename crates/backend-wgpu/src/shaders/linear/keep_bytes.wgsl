@@ -1,7 +1,6 @@
 // What a kernel makes, in bytes beside: for the linears that read it when there are few tokens. Eight
-// neighbours of a subgroup make 32 channels. The kernel binds bytes and bytes_scales.
-#include linear/byte_parts
-
+// neighbours of a subgroup make 32 channels. The kernel binds bytes and bytes_scales, and includes
+// byte_parts.
 /// Keeps quad number `quad` of a row of CHANNELS.
 fn keep_bytes(token: u32, quad: u32, v: vec4<f32>) {
     let unit = quad / 8u;

@@ -1,11 +1,9 @@
-// x in bytes as `rows_to_bytes` makes them (MODE 1), in the memory of a workgroup of NT, for TOK tokens
+// x in bytes as `rows_to_bytes` makes them (MODE 1), in the memory of a workgroup of Q·NT, for TOK tokens
 // of U units. Eight neighbours have a unit; subgroups have at least eight.
 const UNIT_QUADS = $((U+3)/4)u;
 var<workgroup> local_bytes: array<vec4<u32>, $(TOK*((U+3)/4)*16)>;
 /// Scale; scale · Σ of the rounded numbers of the first half, of the second, and of both.
 var<workgroup> local_scales: array<vec4<f32>, $(TOK*U)>;
-
-#include linear/byte_parts
 
 /// The words of four neighbours, whole for the first of them.
 fn four(w: u32) -> vec4<u32> {
@@ -14,8 +12,8 @@ fn four(w: u32) -> vec4<u32> {
 
 fn make_bytes(thread: u32, len: u32) {
     // All is asked for before the first is needed.
-#for I 0 (TOK*((U+3)/4)*32+NT-1)/NT
-    let i_$(I) = thread + $(I*NT)u;
+#for I 0 (TOK*((U+3)/4)*32+Q*NT-1)/(Q*NT)
+    let i_$(I) = thread + $(I*Q*NT)u;
     let token_$(I) = i_$(I) / (UNIT_QUADS * 32u);
     let unit_$(I) = i_$(I) / 8u % (UNIT_QUADS * 4u);
     // The columns of two invocations, of which one takes the even ones.
@@ -30,14 +28,14 @@ fn make_bytes(thread: u32, len: u32) {
         }
     }
 #endfor
-#for I 0 (TOK*((U+3)/4)*32+NT-1)/NT
+#for I 0 (TOK*((U+3)/4)*32+Q*NT-1)/(Q*NT)
     if i_$(I) < $(TOK*32)u * UNIT_QUADS {
-        keep_bytes(thread % 8u, token_$(I), unit_$(I), a_$(I), b_$(I));
+        keep_local(thread % 8u, token_$(I), unit_$(I), a_$(I), b_$(I));
     }
 #endfor
 }
 
-fn keep_bytes(part: u32, token: u32, unit: u32, a: vec4<f32>, b: vec4<f32>) {
+fn keep_local(part: u32, token: u32, unit: u32, a: vec4<f32>, b: vec4<f32>) {
     let parts = byte_parts(select(vec4<f32>(a.xz, b.xz), vec4<f32>(a.yw, b.yw), part % 2u == 1u));
     let highs = four(parts.high);
     let lows = four(parts.low);

@@ -1,10 +1,12 @@
 // linear for up to TOK tokens: y[t, n] = Σ_k W[n, k] · x[t, k] (+ bias[n]).
 // W packed (`linear/form.rs`): tiles of 8 rows, units of 32 columns. x: MODE 0 as it is; MODE 1 in
 // two bytes, MODE 2 in one (`rows_to_bytes`). BITS: 4, 8; 16 f16, 17 bf16, 32 f32.
-// Workgroup: NT invocations, R tiles; an invocation takes one row of each and every NT/8-th unit.
+// Workgroup: Q parts of NT invocations, R tiles each; an invocation takes one row of each and every
+// NT/8-th unit.
 // LOCAL: x comes as it is, and each workgroup makes bytes of its U units for itself.
 // SG: size of a subgroup if it is known and may be used. GLU: gelu_tanh(first half) · second half.
-// UP: gelu_tanh(what is made) · some channels of `up`.
+// UP: gelu_tanh(what is made) · some channels of `up`. KEEP: what a gate makes also in bytes, a unit
+// of CHANNELS by a workgroup.
 struct Params {
     len: u32,
     units: u32,
@@ -42,6 +44,15 @@ struct Params {
 #if UP
 @group(0) @binding($(5+OUTS+(SCALE>0)+(MODE>LOCAL))) var<storage, read> up: array<f32>;
 #endif
+#if KEEP
+@group(0) @binding($(5+OUTS+(SCALE>0)+(MODE>LOCAL))) var<storage, read_write> bytes: array<u32>;
+@group(0) @binding($(6+OUTS+(SCALE>0)+(MODE>LOCAL))) var<storage, read_write> bytes_scales: array<vec4<f32>>;
+#include linear/keep_bytes
+var<workgroup> unit: array<f32, $(TOK*32)>;
+#endif
+#if LOCAL || KEEP
+#include linear/byte_parts
+#endif
 #include linear/factors
 #include linear/store
 #if GLU || UP
@@ -49,6 +60,8 @@ struct Params {
 #endif
 
 const SLOTS = $(NT/8)u;
+// Results of one part.
+const RESULTS = $(R*TOK*8/(1+GLU))u;
 const LOW = vec4<u32>(0x0f0f0f0fu);
 const ONE = vec4<u32>(0x3f800000u);
 #if SG
@@ -56,7 +69,7 @@ const PARTS = $(NT/SG)u;
 #else
 const PARTS = $(NT/8)u;
 #endif
-var<workgroup> partial: array<f32, $(R*TOK*8)*PARTS>;
+var<workgroup> partial: array<f32, $(Q*R*TOK*8)*PARTS>;
 
 #if LOCAL
 #include linear/local_bytes
@@ -96,23 +109,31 @@ fn sum4(v: vec4<f32>) -> f32 {
     return (v.x + v.y) + (v.z + v.w);
 }
 
-@compute @workgroup_size($(NT))
+@compute @workgroup_size($(Q*NT))
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
     let r = thread % 8u;
+#if Q > 1
+    let part = thread / $(NT)u;
+    let slot = thread % $(NT)u / 8u;
+#else
+    const part = 0u;
     let slot = thread / 8u;
+#endif
     let len = len_of(params.len);
 #if GLU
     let half_tiles = params.tiles / 2u;
-    let first = flat_group(group, groups) * $(R/2)u;
+    let group_first = flat_group(group, groups) * $(Q*R/2)u;
+    let first = group_first + part * $(R/2)u;
 #for J 0 R
     let tile_$(J) = min(first + $(J%(R/2))u, half_tiles - 1u) + $(J/(R/2))u * half_tiles;
 #endfor
 #else
-    let first = flat_group(group, groups) * $(R)u;
+    let group_first = flat_group(group, groups) * $(Q*R)u;
+    let first = group_first + part * $(R)u;
 #for J 0 R
     let tile_$(J) = min(first + $(J)u, params.tiles - 1u);
 #endfor
@@ -309,24 +330,27 @@ fn main(
         v += subgroupShuffleXor(v, 32u);
 #endif
         if (thread % $(SG)u) < 8u {
-            partial[($(J*TOK+T)u * PARTS + thread / $(SG)u) * 8u + r] = v;
+            partial[((part * $(R*TOK)u + $(J*TOK+T)u) * PARTS + thread % $(NT)u / $(SG)u) * 8u + r] = v;
         }
 #else
-        partial[($(J*TOK+T)u * PARTS + slot) * 8u + r] = v;
+        partial[((part * $(R*TOK)u + $(J*TOK+T)u) * PARTS + slot) * 8u + r] = v;
 #endif
     }
 #endfor
 #endfor
     workgroupBarrier();
     // Who is left sums what the others found: `jt` counts tiles and tokens.
-    for (var o = thread; o < $(R*TOK*8/(1+GLU))u; o += $(NT)u) {
+    for (var all = thread; all < $(Q)u * RESULTS; all += $(Q*NT)u) {
+        let own = all / RESULTS;
+        let o = all % RESULTS;
+        let found = own * $(R*TOK)u;
         let jt = o / 8u;
-        let tile = first + jt / $(TOK)u;
+        let tile = group_first + own * $(R/(1+GLU))u + jt / $(TOK)u;
         let token = jt % $(TOK)u;
         let row = tile * 8u + o % 8u;
         var sum = 0.0;
         for (var p = 0u; p < PARTS; p++) {
-            sum += partial[(jt * PARTS + p) * 8u + o % 8u];
+            sum += partial[((found + jt) * PARTS + p) * 8u + o % 8u];
         }
 #if GLU
         if token >= len || tile >= half_tiles {
@@ -334,13 +358,17 @@ fn main(
         }
         var other = 0.0;
         for (var p = 0u; p < PARTS; p++) {
-            other += partial[((jt + $(R/2*TOK)u) * PARTS + p) * 8u + o % 8u];
+            other += partial[((found + jt + $(R/2*TOK)u) * PARTS + p) * 8u + o % 8u];
         }
 #if SCALE
         sum *= rows[row];
         other *= rows[row + half_tiles * 8u];
 #endif
-        store(token, row, gelu_tanh(sum) * other);
+        let gated = gelu_tanh(sum) * other;
+        store(token, row, gated);
+#if KEEP
+        unit[token * 32u + (tile - group_first) * 8u + o % 8u] = gated;
+#endif
 #else
         if token < len && tile < params.tiles {
 #if SCALE
@@ -357,4 +385,11 @@ fn main(
         }
 #endif
     }
+#if KEEP
+    workgroupBarrier();
+    if thread < $(TOK*8)u && thread / 8u < len {
+        let at = thread * 4u;
+        keep_bytes(thread / 8u, group_first * 2u + thread % 8u, vec4<f32>(unit[at], unit[at + 1u], unit[at + 2u], unit[at + 3u]));
+    }
+#endif
 }
