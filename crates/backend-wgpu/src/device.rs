@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use crate::pipeline_cache::PipelineCache;
 use crate::shader::Shader;
 use crate::speed::Speed;
 
-/// How long the host looks for outputs before it sleeps.
+/// How long the host looks for outputs around the time when they are due; else it sleeps.
 const AWAKE: Duration = Duration::from_micros(200);
 
 /// How long outputs may stay away when all work is done.
@@ -26,6 +27,8 @@ pub(crate) struct Gpu {
     /// `vulkan · llvmpipe (LLVM 15.0.6, 256 bits)`.
     pub name: String,
     pub speed: Speed,
+    /// Nanoseconds that the host last waited for outputs.
+    waited: AtomicU64,
     faults: Arc<Faults>,
     pipelines: Mutex<HashMap<(Shader, Vec<Access>), Pipeline>>,
     cache: Option<PipelineCache>,
@@ -104,8 +107,8 @@ impl Gpu {
         });
         let name = format!("{} · {}", api.name(), adapter.device().name);
         let cache = PipelineCache::open(&device, &adapter.raw.get_info(), folder);
-        let (speed, pipelines) = (Speed::default(), Mutex::default());
-        Ok(Gpu { device, queue, abilities, name, speed, faults, pipelines, cache })
+        let (speed, waited, pipelines) = Default::default();
+        Ok(Gpu { device, queue, abilities, name, speed, waited, faults, pipelines, cache })
     }
 
     /// Whether the device is gone.
@@ -262,6 +265,18 @@ impl Gpu {
         })
     }
 
+    /// A buffer that the host fills and the device copies from, mapped.
+    pub(crate) fn upload_buffer(&self, size_bytes: u64) -> Result<wgpu::Buffer> {
+        self.guarded("feeds on their way", || {
+            self.device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("feeds on their way"),
+                size: size_bytes.next_multiple_of(4096),
+                usage: wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC,
+                mapped_at_creation: true,
+            })
+        })
+    }
+
     pub(crate) fn encoder(&self) -> wgpu::CommandEncoder {
         self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
     }
@@ -273,6 +288,20 @@ impl Gpu {
         let slice = buffer.slice(..size_bytes);
         slice.map_async(wgpu::MapMode::Read, move |done| *lock(&told) = Some(done));
         Coming { buffer: buffer.clone(), size_bytes, mapped }
+    }
+
+    /// Hears what the device has done, without waiting.
+    pub(crate) fn look(&self) -> Result<()> {
+        self.poll(wgpu::PollType::Poll)
+    }
+
+    /// Waits until all that was submitted is done, but no longer than that.
+    fn doze(&self, most: Duration) -> Result<()> {
+        let how = wgpu::PollType::Wait { submission_index: None, timeout: Some(most) };
+        match self.device.poll(how) {
+            Err(wgpu::PollError::Timeout) => self.check(),
+            _ => self.look(),
+        }
     }
 
     /// Waits until all that was submitted is done.
@@ -304,14 +333,20 @@ impl Coming {
     pub(crate) fn wait(self, gpu: &Gpu, show: &mut dyn FnMut(&[u8])) -> Result<()> {
         let fail = |why: String| Error::Device(format!("{}: {why}", gpu.name));
         let start = Instant::now();
-        // A thread that sleeps is woken late; a token is often there within this time.
-        while lock(&self.mapped).is_none() && start.elapsed() < AWAKE {
-            gpu.poll(wgpu::PollType::Poll)?;
+        // A thread that sleeps is woken late, so it is awake when a token is due: after as long as
+        // for the one before.
+        let due = Duration::from_nanos(gpu.waited.load(Ordering::Relaxed));
+        if due > AWAKE && lock(&self.mapped).is_none() {
+            gpu.doze(due - AWAKE)?;
+        }
+        while lock(&self.mapped).is_none() && start.elapsed() < due + AWAKE {
+            gpu.look()?;
             std::hint::spin_loop();
         }
         if lock(&self.mapped).is_none() {
             gpu.wait()?;
         }
+        gpu.waited.store(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
         // Another thread that polls the same device may have taken it upon itself to tell us.
         let done = Instant::now();
         while lock(&self.mapped).is_none() && done.elapsed() < SILENT {

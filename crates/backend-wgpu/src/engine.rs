@@ -3,6 +3,7 @@
 mod call;
 mod record;
 mod top;
+mod upload;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use lapidary_program::Program;
 use self::call::{Call, is_asked_feed, newest_key, readback_buffer};
 use self::record::Recorded;
 use self::top::{MOST, Sought, Top};
+use self::upload::Uploads;
 use crate::cache::Cache;
 use crate::compile::{Compiled, Fusing, RoomShape};
 use crate::device::Gpu;
@@ -63,9 +65,10 @@ enum Asked<'a> {
 struct Buffers {
     /// What the host reads outputs from.
     readback: wgpu::Buffer,
-    /// Bytes and numbers on their way to the device.
+    /// Bytes on their way to the device, and buffers for many of them and for few.
     bytes: Vec<u8>,
-    floats: Vec<f32>,
+    long: Uploads,
+    short: Uploads,
     /// What kernels took, if that is asked for.
     profile: Option<Profile>,
     times: Option<HostTimes>,
@@ -93,9 +96,9 @@ impl WgpuEngine {
         let readback = readback_buffer(&lasting.gpu, 4)?;
         let profile = lasting.gpu.abilities.times.then(|| Profile::new(&lasting.gpu));
         let profile = profile.transpose()?;
-        let (bytes, floats, ahead, running) = Default::default();
+        let (bytes, long, short, ahead, running) = Default::default();
         let times = HostTimes::wanted();
-        let buffers = Buffers { readback, bytes, floats, profile, times, ahead, running };
+        let buffers = Buffers { readback, bytes, long, short, profile, times, ahead, running };
         Ok(WgpuEngine { program, options, lasting, wanted, fast, traced: None, buffers })
     }
 
@@ -242,10 +245,12 @@ impl Plan {
             room: &self.room,
             readback: &mut buffers.readback,
             bytes: &mut buffers.bytes,
-            floats: &mut buffers.floats,
+            long: &mut buffers.long,
+            short: &mut buffers.short,
             profile: buffers.profile.as_mut(),
-            times: buffers.times.as_mut().filter(|_| sizes.tokens == 1),
+            times: buffers.times.as_mut().map(|times| times.of(sizes.tokens)),
             ahead: &mut buffers.ahead,
+            chosen: None,
             top: None,
             fed,
             sizes,
@@ -346,7 +351,7 @@ impl Drop for WgpuEngine {
             eprint!("{}", profile.table());
         }
         if let Some(times) = &self.buffers.times {
-            eprint!("{}", times.line());
+            eprint!("{}", times.lines());
         }
     }
 }

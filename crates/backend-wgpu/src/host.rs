@@ -3,10 +3,14 @@
 //! Tables stay in the program's store, in the mapped file if there is one. Angles are made here
 //! because a GPU's sines are poor for the large angles of long contexts.
 
+mod out;
+
 use lapidary_backend::host::n_threads;
 use lapidary_backend::{Error, FeedData, Result};
 use lapidary_program::{AxialRopeSpec, MemoryStore, Part, Program, RopeSpec, Weight, WeightDecl};
 use std::borrow::Cow;
+
+pub(crate) use self::out::Out;
 
 /// Numbers that are worth a thread of their own.
 const LEAST_SHARE: usize = 1 << 17;
@@ -98,86 +102,117 @@ impl Table {
         Ok(Table::Kept { name, store })
     }
 
-    /// Reads rows by number, each times `scale`.
-    fn read(&self, program: &Program, rows: &[usize], scale: f32, out: &mut [f32]) -> Result<()> {
-        let (name, whole) = match self {
+    /// The table's name, and all of it, unless rows are asked for one by one.
+    fn open<'a>(&'a self, program: &'a Program) -> Result<(&'a str, Option<Weight<'a>>)> {
+        Ok(match self {
             Table::Stored { name, row_by_row: true } => (name, None),
             Table::Stored { name, .. } => (name, Some(program.weight(name)?)),
             Table::Kept { name, store } => {
                 (name, Some(Weight::fetch(name, &program.weights()[name], store)?))
             }
-        };
-        let channels = program.weights()[name].cols().max(1);
-        let read = |rows: &[usize], out: &mut [f32]| {
-            for (row, out) in rows.iter().zip(out.chunks_exact_mut(channels)) {
-                match &whole {
-                    Some(weight) => weight.row_f32(*row, out),
-                    None => program.weight_rows(name, *row..row + 1)?.row_f32(0, out),
-                }
-                out.iter_mut().for_each(|x| *x *= scale);
-            }
-            Ok(())
-        };
-        let n_threads = (out.len() / LEAST_SHARE).clamp(1, MOST_THREADS.min(n_threads()));
-        let share = rows.len().div_ceil(n_threads).max(1);
-        if n_threads == 1 {
-            return read(rows, out);
-        }
-        std::thread::scope(|scope| {
-            let parts = rows.chunks(share).zip(out.chunks_mut(share * channels));
-            let threads: Vec<_> =
-                parts.map(|(rows, out)| scope.spawn(|| read(rows, out))).collect();
-            let done = threads.into_iter().map(|thread| match thread.join() {
-                Ok(done) => done,
-                Err(_) => Err(Error::Device(format!("rows of `{name}` can't be read"))),
-            });
-            done.collect()
         })
     }
 }
 
+/// What makes numbers: a program, its tables, and what the caller gave.
+type Source<'a> = (&'a Program, &'a [Table], &'a [FeedData<'a>]);
+
 impl HostFeed {
-    /// Makes the rows `from ..` of what it feeds; `out` holds as many as are wanted.
+    /// Makes rows of so many channels of what it feeds, from one on; `out` has room for as many as
+    /// are wanted.
     pub(crate) fn make(
         &self,
-        program: &Program,
-        tables: &[Table],
-        fed: &[FeedData<'_>],
-        from: usize,
-        out: &mut [f32],
+        (program, tables, fed): Source<'_>,
+        (from, channels): (usize, usize),
+        mut out: Out<'_>,
     ) -> Result<()> {
         match self {
-            HostFeed::Input(_) => {}
+            HostFeed::Input(i) => {
+                let part = from * channels..from * channels + out.len();
+                match fed[*i] {
+                    FeedData::F32(data) => out.put(data[part].iter().map(|x| x.to_le_bytes())),
+                    FeedData::I32(data) => out.put(data[part].iter().map(|x| x.to_le_bytes())),
+                }
+                Ok(())
+            }
             HostFeed::Rows(TableRows { table, ids, scale, start, stride, soft }) => {
                 let soft = soft.map(|(row, index)| (row, indices(fed, index)));
-                let rows =
-                    indices(fed, *ids).iter().enumerate().skip(from).map(|(t, id)| match soft {
+                let ids = indices(fed, *ids);
+                let (name, whole) = tables[*table].open(program)?;
+                make_rows(from, channels, out, &|t, out| {
+                    let row = match soft {
                         Some((row, index)) if index[t] >= 0 => row,
-                        _ => start + stride * *id as usize,
-                    });
-                tables[*table].read(program, &rows.collect::<Vec<_>>(), *scale, out)?;
+                        _ => start + stride * ids[t] as usize,
+                    };
+                    match &whole {
+                        Some(weight) => weight.row_f32(row, out),
+                        None => program.weight_rows(name, row..row + 1)?.row_f32(0, out),
+                    }
+                    out.iter_mut().for_each(|x| *x *= scale);
+                    Ok(())
+                })
             }
             HostFeed::Angles { positions, frequencies } => {
-                let positions = &indices(fed, *positions)[from..];
-                let rows = out.chunks_exact_mut((2 * frequencies.len()).max(1));
-                for (row, position) in rows.zip(positions) {
-                    let (cosines, sines) = row.split_at_mut(frequencies.len());
-                    angles(*position, frequencies, cosines, sines);
-                }
+                let positions = indices(fed, *positions);
+                make_rows(from, channels, out, &|t, out| {
+                    let (cosines, sines) = out.split_at_mut(frequencies.len());
+                    angles(positions[t], frequencies, cosines, sines);
+                    Ok(())
+                })
             }
             HostFeed::AxialAngles { columns, rows, frequencies } => {
-                let places =
-                    indices(fed, *columns)[from..].iter().zip(&indices(fed, *rows)[from..]);
+                let [columns, rows] = [columns, rows].map(|input| indices(fed, *input));
                 let n = frequencies.len();
-                for (out, (column, row)) in out.chunks_exact_mut((4 * n).max(1)).zip(places) {
+                make_rows(from, channels, out, &|t, out| {
                     let (cosines, sines) = out.split_at_mut(2 * n);
-                    angles(*column, frequencies, &mut cosines[..n], &mut sines[..n]);
-                    angles(*row, frequencies, &mut cosines[n..], &mut sines[n..]);
-                }
+                    angles(columns[t], frequencies, &mut cosines[..n], &mut sines[..n]);
+                    angles(rows[t], frequencies, &mut cosines[n..], &mut sines[n..]);
+                    Ok(())
+                })
             }
         }
-        Ok(())
     }
+}
+
+/// Makes rows from number `from` on, by several threads if they are many.
+fn make_rows(
+    from: usize,
+    channels: usize,
+    mut out: Out<'_>,
+    row: &(dyn Fn(usize, &mut [f32]) -> Result<()> + Sync),
+) -> Result<()> {
+    let channels = channels.max(1);
+    let n_rows = out.len() / channels;
+    // The host is asked only if it matters: a token has no time for that.
+    let n_threads = match out.len() / LEAST_SHARE {
+        0 | 1 => 1,
+        shares => shares.min(MOST_THREADS).min(n_threads()).max(1),
+    };
+    let share = n_rows.div_ceil(n_threads).max(1);
+    let make = |first: usize, n: usize, mut out: Out<'_>| {
+        let mut made = vec![0.0; channels];
+        for t in first..first + n {
+            row(t, &mut made)?;
+            out.put(made.iter().map(|x| x.to_le_bytes()));
+        }
+        Ok(())
+    };
+    if n_threads == 1 {
+        return make(from, n_rows, out);
+    }
+    std::thread::scope(|scope| {
+        let mut threads = Vec::with_capacity(n_threads);
+        for first in (0..n_rows).step_by(share) {
+            let n = share.min(n_rows - first);
+            let part = out.split_off(n * channels);
+            threads.push(scope.spawn(move || make(from + first, n, part)));
+        }
+        let done = threads.into_iter().map(|thread| match thread.join() {
+            Ok(done) => done,
+            Err(_) => Err(Error::Device("what is fed can't be made".to_string())),
+        });
+        done.collect()
+    })
 }
 
 fn indices<'a>(fed: &[FeedData<'a>], input: usize) -> &'a [i32] {

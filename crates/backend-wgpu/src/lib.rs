@@ -8,7 +8,7 @@
 //!
 //! `LAPIDARY_GPU_FEATURES` takes `none`, `all`, or some of `subgroups,f16,matrices,limits`, and so
 //! overrides what kernels may use: everything that the device has. `LAPIDARY_GPU_PROFILE=1` has each
-//! kernel timed, `LAPIDARY_GPU_PROFILE=host` the host's part of calls of one token (`profile.rs`).
+//! kernel timed, `LAPIDARY_GPU_PROFILE=host` the host's part of calls (`profile.rs`).
 
 mod adapter;
 mod cache;

@@ -1,7 +1,7 @@
 //! What each kernel takes: `LAPIDARY_GPU_PROFILE=1` has every kernel timed by the GPU, and a table
 //! written to standard error when the engine is dropped. Kernels then run one after another, each in
 //! a pass of its own, so a whole call takes longer than without it. `LAPIDARY_GPU_PROFILE=host` has
-//! the host's part of calls of one token timed instead, and nothing slowed.
+//! the host's part of calls timed instead, and nothing slowed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,11 +25,18 @@ pub(crate) fn is_wanted() -> bool {
     std::env::var(VARIABLE).is_ok_and(|value| !value.is_empty() && value != "0" && value != HOST)
 }
 
-/// What the host did in calls of one token.
+/// What the host did in calls of one token, and in longer ones.
 #[derive(Debug, Default)]
 pub(crate) struct HostTimes {
+    one: Spent,
+    more: Spent,
+}
+
+/// What the host did in some calls.
+#[derive(Debug, Default)]
+pub(crate) struct Spent {
     n_calls: u32,
-    spent: [Duration; 4],
+    times: [Duration; 4],
 }
 
 /// What the host does in a call.
@@ -48,19 +55,30 @@ impl HostTimes {
         std::env::var(VARIABLE).is_ok_and(|value| value == HOST).then(Self::default)
     }
 
-    /// Adds what was done since.
-    pub(crate) fn add(&mut self, doing: Doing, since: Instant) {
-        self.n_calls += u32::from(matches!(doing, Doing::Submitting));
-        self.spent[doing as usize] += since.elapsed();
+    /// Where calls of so many tokens are counted.
+    pub(crate) fn of(&mut self, tokens: usize) -> &mut Spent {
+        if tokens == 1 { &mut self.one } else { &mut self.more }
     }
 
     /// Averages, for people.
-    pub(crate) fn line(&self) -> String {
+    pub(crate) fn lines(&self) -> String {
+        self.one.line("calls of one token") + &self.more.line("calls of more")
+    }
+}
+
+impl Spent {
+    /// Adds what was done since.
+    pub(crate) fn add(&mut self, doing: Doing, since: Instant) {
+        self.n_calls += u32::from(matches!(doing, Doing::Submitting));
+        self.times[doing as usize] += since.elapsed();
+    }
+
+    fn line(&self, what: &str) -> String {
         let [feed, submit, ahead, wait] =
-            self.spent.map(|spent| spent.as_secs_f64() * 1e6 / f64::from(self.n_calls.max(1)));
+            self.times.map(|time| time.as_secs_f64() * 1e6 / f64::from(self.n_calls.max(1)));
         format!(
-            "{} calls of one token, us each: feeds {feed:.1}, submit {submit:.1}, record ahead \
-             {ahead:.1}, wait {wait:.1}\n",
+            "{} {what}, us each: feeds {feed:.1}, submit {submit:.1}, record ahead {ahead:.1}, \
+             wait {wait:.1}\n",
             self.n_calls
         )
     }

@@ -1,16 +1,16 @@
 //! One run of a method: feeds in, kernels, outputs back.
 
-use std::ops::Range;
 use std::time::Instant;
 
-use lapidary_backend::{FeedData, Largest, Outputs, Result, Sizes};
+use lapidary_backend::{Error, FeedData, Largest, Outputs, Result, Sizes};
 use lapidary_program::{Program, input};
 
-use super::record::{Recorded, Returned};
+use super::record::{Commands, Recorded, Returned};
 use super::top::Top;
+use super::upload::Uploads;
 use crate::device::Gpu;
-use crate::host::HostFeed;
-use crate::profile::{Doing, HostTimes, Profile};
+use crate::host::{HostFeed, Out};
+use crate::profile::{Doing, Profile, Spent};
 use crate::room::{Ready, Room};
 use crate::speed::Running;
 use crate::step::{CompiledMethod, FeedSpec, Place, Value, is_asked};
@@ -18,6 +18,22 @@ use crate::weights::Weights;
 
 /// Bytes between feeds that are rather skipped than written.
 const FAR: u64 = 4096;
+
+/// Bytes of feeds from which on they are written where the device reads them.
+pub(super) const LONG: usize = 1 << 18;
+
+/// A feed of a call.
+pub(super) struct Fed<'a> {
+    feed: &'a FeedSpec,
+    /// Where it stands among the bytes of all feeds.
+    start: u64,
+    /// Numbers of it.
+    len: usize,
+    /// Its first row.
+    from: usize,
+    /// Whether it is written.
+    is_wanted: bool,
+}
 
 /// One run of a method.
 pub(super) struct Call<'a> {
@@ -30,13 +46,16 @@ pub(super) struct Call<'a> {
     pub room: &'a Room,
     pub readback: &'a mut wgpu::Buffer,
     pub bytes: &'a mut Vec<u8>,
-    pub floats: &'a mut Vec<f32>,
+    /// Memory for long feeds, and for those of commands that were recorded ahead.
+    pub long: &'a mut Uploads,
+    pub short: &'a mut Uploads,
     pub profile: Option<&'a mut Profile>,
-    pub times: Option<&'a mut HostTimes>,
+    pub times: Option<&'a mut Spent>,
     /// Finds the largest numbers of an output, if only those are wanted.
     pub top: Option<&'a Top>,
-    /// Commands that were recorded ahead.
+    /// Commands that were recorded ahead, and those of them that this call is fed for.
     pub ahead: &'a mut Option<Recorded>,
+    pub chosen: Option<Commands>,
     pub fed: &'a [FeedData<'a>],
     /// The lengths of this window.
     pub sizes: Sizes,
@@ -48,46 +67,43 @@ pub(super) struct Call<'a> {
     pub running: &'a mut Running,
 }
 
+impl<'a> Call<'a> {
+    /// What kernels read of this window, and what of it is to be written; asked rows begin at `from`.
+    pub(super) fn feeds(&self, wanted: impl Fn(&FeedSpec) -> bool, from: usize) -> Vec<Fed<'a>> {
+        let (method, ready) = (self.method, self.ready);
+        let feeds = method.feeds.iter().zip(ready.places(self.sizes)).zip(&ready.read);
+        let feeds = feeds.filter(|(_, is_read)| **is_read).map(|((feed, place), _)| Fed {
+            feed,
+            start: place.start,
+            len: self.sizes.len(feed.rows) * feed.channels,
+            from: if is_asked(feed.rows) { from } else { 0 },
+            is_wanted: wanted(feed),
+        });
+        feeds.filter(|fed| fed.len > 0).collect()
+    }
+}
+
+/// Bytes of the feeds that are to be written.
+pub(super) fn n_bytes(feeds: &[Fed<'_>]) -> usize {
+    feeds.iter().filter(|fed| fed.is_wanted).map(|fed| 4 * fed.len).sum()
+}
+
 impl Call<'_> {
     /// Writes the lengths of this window, and some feeds; those of asked rows begin at `from`.
-    /// Feeds that stand close together are one write.
     pub(super) fn feed(&mut self, wanted: impl Fn(&FeedSpec) -> bool, from: usize) -> Result<()> {
         let since = Instant::now();
-        let (mut start, mut is_open) = (0, false);
-        self.bytes.clear();
-        let places = self.ready.places(self.sizes).iter().zip(&self.ready.read);
-        for (feed, (place, is_read)) in self.method.feeds.iter().zip(places) {
-            let len = self.sizes.len(feed.rows) * feed.channels;
-            if !is_read || len == 0 {
-                continue;
-            }
-            if !wanted(feed) {
-                // It stays as it is.
-                is_open = false;
-                continue;
-            }
-            let end = start + self.bytes.len() as u64;
-            if is_open && place.start - end <= FAR {
-                self.bytes.resize((place.start - start) as usize, 0);
-            } else {
-                self.write(start);
-                (start, is_open) = (place.start, true);
-            }
-            let from = if is_asked(feed.rows) { from } else { 0 };
-            match feed.source {
-                HostFeed::Input(i) => {
-                    let part = from * feed.channels..from * feed.channels + len;
-                    extend(self.bytes, self.fed[i], part);
-                }
-                _ => {
-                    self.floats.resize(len, 0.0);
-                    let made = &mut self.floats[..len];
-                    feed.source.make(self.program, &self.weights.tables, self.fed, from, made)?;
-                    extend(self.bytes, FeedData::F32(self.floats), 0..len);
-                }
-            }
+        let feeds = self.feeds(wanted, from);
+        let n_bytes = n_bytes(&feeds);
+        if from == 0 {
+            self.choose();
         }
-        self.write(start);
+        let upload = self.chosen.as_ref().and_then(|commands| commands.upload.as_ref());
+        match upload.map(|upload| upload.buffer.clone()) {
+            Some(buffer) => self.fill(&buffer, &feeds, n_bytes)?,
+            None if n_bytes >= LONG => self.feed_long(&feeds, n_bytes)?,
+            None => self.feed_short(&feeds)?,
+        }
+        self.bytes.clear();
         let lengths = self.method.dims.iter().map(|dim| self.sizes.len(*dim) as u32);
         self.bytes.extend(lengths.flat_map(u32::to_le_bytes));
         // Answers have the same lengths token after token.
@@ -99,6 +115,84 @@ impl Call<'_> {
         drop(known);
         self.did(Doing::Feeding, since);
         Ok(())
+    }
+
+    /// Feeds that stand close together are one write.
+    fn feed_short(&mut self, feeds: &[Fed<'_>]) -> Result<()> {
+        let (mut start, mut is_open) = (0, false);
+        self.bytes.clear();
+        for fed in feeds {
+            if !fed.is_wanted {
+                // It stays as it is.
+                is_open = false;
+                continue;
+            }
+            let end = start + self.bytes.len() as u64;
+            if is_open && fed.start - end <= FAR {
+                self.bytes.resize((fed.start - start) as usize, 0);
+            } else {
+                self.write(start);
+                (start, is_open) = (fed.start, true);
+            }
+            let at = self.bytes.len();
+            self.bytes.resize(at + 4 * fed.len, 0);
+            let mut bytes = std::mem::take(self.bytes);
+            let made = self.make(fed, Out::Here(&mut bytes[at..]));
+            *self.bytes = bytes;
+            made?;
+        }
+        self.write(start);
+        Ok(())
+    }
+
+    /// Feeds go through memory that the device reads by itself, and are not copied on the way.
+    fn feed_long(&mut self, feeds: &[Fed<'_>], n_bytes: usize) -> Result<()> {
+        let upload = self.long.take(self.gpu, n_bytes as u64)?;
+        self.fill(&upload.buffer, feeds, n_bytes)?;
+        let mut encoder = self.gpu.encoder();
+        self.record_feeds(&mut encoder, &upload.buffer, feeds);
+        self.gpu.queue.submit([encoder.finish()]);
+        self.long.keep(upload);
+        Ok(())
+    }
+
+    /// Writes feeds one behind another to a mapped buffer.
+    fn fill(&self, buffer: &wgpu::Buffer, feeds: &[Fed<'_>], n_bytes: usize) -> Result<()> {
+        let fail = |e: wgpu::MapRangeError| Error::Device(format!("{}: {e}", self.gpu.name));
+        let mut view = buffer.get_mapped_range_mut(..n_bytes as u64).map_err(fail)?;
+        let mut at = 0;
+        for fed in feeds.iter().filter(|fed| fed.is_wanted) {
+            self.make(fed, Out::mapped(view.slice(at..at + 4 * fed.len)))?;
+            at += 4 * fed.len;
+        }
+        drop(view);
+        buffer.unmap();
+        Ok(())
+    }
+
+    /// Records that feeds are taken from where [`Call::fill`] has written them.
+    pub(super) fn record_feeds(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        buffer: &wgpu::Buffer,
+        feeds: &[Fed<'_>],
+    ) {
+        let mut at = 0;
+        for fed in feeds.iter().filter(|fed| fed.is_wanted) {
+            let size = 4 * fed.len as u64;
+            encoder.copy_buffer_to_buffer(buffer, at, &self.room.feeds, fed.start, size);
+            at += size;
+        }
+    }
+
+    /// Makes the numbers of a feed.
+    fn make(&self, fed: &Fed<'_>, out: Out<'_>) -> Result<()> {
+        let channels = fed.feed.channels;
+        fed.feed.source.make(
+            (self.program, self.weights.tables.as_slice(), self.fed),
+            (fed.from, channels),
+            out,
+        )
     }
 
     /// Notes what the host did since, if that is asked for.
@@ -199,19 +293,18 @@ impl Call<'_> {
     /// What the host fed.
     fn show_feed(&self, feed: usize, from: usize, out: &mut [f32]) -> Result<()> {
         let spec = &self.method.feeds[feed];
-        match spec.source {
-            HostFeed::Input(i) => {
-                let start = from * spec.channels;
-                match self.fed[i] {
-                    FeedData::F32(data) => out.copy_from_slice(&data[start..start + out.len()]),
-                    FeedData::I32(data) => {
-                        out.iter_mut().zip(&data[start..]).for_each(|(o, x)| *o = *x as f32);
-                    }
-                }
-                Ok(())
-            }
-            _ => spec.source.make(self.program, &self.weights.tables, self.fed, from, out),
+        if let HostFeed::Input(i) = spec.source
+            && let FeedData::I32(data) = self.fed[i]
+        {
+            let data = &data[from * spec.channels..];
+            out.iter_mut().zip(data).for_each(|(o, x)| *o = *x as f32);
+            return Ok(());
         }
+        let mut bytes = vec![0; 4 * out.len()];
+        let source = (self.program, self.weights.tables.as_slice(), self.fed);
+        spec.source.make(source, (from, spec.channels), Out::Here(&mut bytes))?;
+        decode(&bytes, false, out);
+        Ok(())
     }
 
     /// Waits for all that was submitted and shows the first words of a buffer.
@@ -248,16 +341,6 @@ pub(super) fn newest_key(program: &Program, method: &str, fed: &[FeedData<'_>]) 
             FeedData::F32(_) => None,
         });
     Ok(newest.map_or(1, |p| *p as u64 + 1))
-}
-
-fn extend(bytes: &mut Vec<u8>, data: FeedData<'_>, part: Range<usize>) {
-    let start = bytes.len();
-    bytes.resize(start + 4 * part.len(), 0);
-    let words = bytes[start..].as_chunks_mut::<4>().0.iter_mut();
-    match data {
-        FeedData::F32(data) => words.zip(&data[part]).for_each(|(w, x)| *w = x.to_le_bytes()),
-        FeedData::I32(data) => words.zip(&data[part]).for_each(|(w, x)| *w = x.to_le_bytes()),
-    }
 }
 
 fn decode(words: &[u8], indices: bool, out: &mut [f32]) {

@@ -9,8 +9,9 @@ use std::time::Instant;
 
 use lapidary_backend::{Result, Sizes};
 
-use super::call::{Call, readback_buffer};
+use super::call::{Call, LONG, n_bytes, readback_buffer};
 use super::top::{Sought, Top};
+use super::upload::Upload;
 use crate::profile::Doing;
 use crate::speed::Planned;
 use crate::step::{Place, Value, is_asked};
@@ -18,21 +19,30 @@ use crate::step::{Place, Value, is_asked};
 /// Tokens of the calls whose commands are recorded ahead: answers, one token of each.
 const MOST_TOKENS: usize = 8;
 
+/// Keys more than commands were recorded for, with which they are still about as much work.
+const ALIKE: u64 = 256;
+
 /// Commands that wait to be submitted.
 pub(super) struct Recorded {
     method: String,
     sizes: Sizes,
     /// How many of the method's limits its keys are beyond.
     stage: usize,
+    /// The keys that it was recorded for.
+    keys: u64,
     sought: Option<Sought>,
     commands: Commands,
 }
 
 /// Commands of one submission.
-struct Commands {
+pub(super) struct Commands {
     raw: wgpu::CommandBuffer,
     returned: Returned,
     planned: Planned,
+    /// Multiplications of all.
+    work: u64,
+    /// Where they take feeds from, if those are not written otherwise.
+    pub upload: Option<Upload>,
 }
 
 /// What commands leave for the host.
@@ -87,18 +97,28 @@ impl Call<'_> {
     pub(super) fn submit(&mut self, steps: Range<usize>, from: usize) -> Result<Returned> {
         let since = Instant::now();
         let budget = self.gpu.speed.per_submission();
-        let work = steps.clone().map(|i| self.step_work(i)).fold(0, u64::saturating_add);
-        let ahead = self.ahead.take().filter(|r| from == 0 && self.is_like(r) && work <= budget);
-        let Commands { raw, returned, planned } = match ahead {
-            Some(recorded) => recorded.commands,
-            None => self.record(steps, from, budget)?,
+        let Commands { raw, returned, planned, work, upload } = match self.chosen.take() {
+            Some(commands) => commands,
+            None => self.record(steps, from, budget, None)?,
         };
         self.gpu.speed.note(planned, budget);
         let last = self.gpu.queue.submit([raw]);
+        if let Some(upload) = upload {
+            self.short.keep(upload);
+        }
         self.running.add(last, work);
         self.did(Doing::Submitting, since);
         self.gpu.check()?;
         Ok(returned)
+    }
+
+    /// Takes the commands that were recorded ahead, if they are all of this call.
+    pub(super) fn choose(&mut self) {
+        let budget = self.gpu.speed.per_submission();
+        let ahead = self.ahead.take().filter(|recorded| {
+            self.is_whole && self.is_like(recorded) && recorded.commands.work <= budget
+        });
+        self.chosen = ahead.map(|recorded| recorded.commands);
     }
 
     /// Whether commands are those of this call.
@@ -106,6 +126,7 @@ impl Call<'_> {
         recorded.method == self.name
             && recorded.sizes == self.sizes
             && recorded.stage == self.stage()
+            && self.keys <= recorded.keys + ALIKE
             && recorded.sought.as_ref() == self.top.map(|top| &top.sought)
     }
 
@@ -119,7 +140,7 @@ impl Call<'_> {
         let budget = self.gpu.speed.per_submission();
         let (encoder, planned) = match self.profile {
             Some(_) => (self.record_timed(steps)?, Planned::default()),
-            None => self.record_kernels(steps, budget),
+            None => self.record_kernels(self.gpu.encoder(), steps, budget),
         };
         self.gpu.speed.note(planned, budget);
         self.gpu.queue.submit([encoder.finish()]);
@@ -146,23 +167,35 @@ impl Call<'_> {
     /// Records all steps for later, if they are one submission.
     fn record_next(&mut self) -> Result<Option<Recorded>> {
         let all = 0..self.method.steps.len();
-        let work = all.clone().map(|i| self.step_work(i)).fold(0, u64::saturating_add);
-        if work > self.gpu.speed.per_submission() {
+        if self.work(all.clone()) > self.gpu.speed.per_submission() {
             return Ok(None);
         }
-        let commands = self.record(all, 0, u64::MAX)?;
+        let n_bytes = n_bytes(&self.feeds(|_| true, 0));
+        let upload = (n_bytes < LONG).then(|| self.short.take(self.gpu, n_bytes.max(4) as u64));
+        let commands = self.record(all, 0, u64::MAX, upload.transpose()?)?;
         let (method, sizes, stage) = (self.name.to_string(), self.sizes, self.stage());
+        let keys = self.keys;
         let sought = self.top.map(|top| top.sought.clone());
-        Ok(Some(Recorded { method, sizes, stage, sought, commands }))
+        Ok(Some(Recorded { method, sizes, stage, keys, sought, commands }))
     }
 
-    /// Records some steps and the copies of outputs. What is more work than `budget` is submitted
-    /// on the way.
-    fn record(&mut self, steps: Range<usize>, from: usize, budget: u64) -> Result<Commands> {
-        let returned = self.returned(from)?;
+    /// Records some steps and the copies of outputs, and of feeds that will stand in a buffer. What is
+    /// more work than `budget` is submitted on the way.
+    fn record(
+        &mut self,
+        steps: Range<usize>,
+        from: usize,
+        budget: u64,
+        upload: Option<Upload>,
+    ) -> Result<Commands> {
+        let (work, returned) = (self.work(steps.clone()), self.returned(from)?);
+        let mut encoder = self.gpu.encoder();
+        if let Some(Upload { buffer, .. }) = &upload {
+            self.record_feeds(&mut encoder, buffer, &self.feeds(|_| true, 0));
+        }
         let (mut encoder, planned) = match self.profile {
             Some(_) => (self.record_timed(steps)?, Planned::default()),
-            None => self.record_kernels(steps, budget),
+            None => self.record_kernels(encoder, steps, budget),
         };
         if let Some(top) = self.top {
             self.record_top(top, &mut encoder, &returned);
@@ -176,11 +209,17 @@ impl Call<'_> {
                 at += bytes;
             }
         }
-        Ok(Commands { raw: encoder.finish(), returned, planned })
+        Ok(Commands { raw: encoder.finish(), returned, planned, work, upload })
     }
 
-    fn record_kernels(&self, steps: Range<usize>, budget: u64) -> (wgpu::CommandEncoder, Planned) {
-        let mut passage = Passage::new(self.gpu.encoder());
+    /// Records kernels behind what an encoder has.
+    fn record_kernels(
+        &self,
+        encoder: wgpu::CommandEncoder,
+        steps: Range<usize>,
+        budget: u64,
+    ) -> (wgpu::CommandEncoder, Planned) {
+        let mut passage = Passage::new(encoder);
         for i in steps {
             let kernels = self.method.steps[i].dispatches.iter().zip(&self.ready.steps[i]);
             for (kernel, ready) in kernels {
@@ -240,6 +279,11 @@ impl Call<'_> {
         }
         top.record(encoder, rows);
         encoder.copy_buffer_to_buffer(&top.best, 0, &returned.readback, 0, returned.size_bytes);
+    }
+
+    /// Multiplications of some steps in this window.
+    fn work(&self, steps: Range<usize>) -> u64 {
+        steps.map(|i| self.step_work(i)).fold(0, u64::saturating_add)
     }
 
     /// Multiplications of a step in this window.
