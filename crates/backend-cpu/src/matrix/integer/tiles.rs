@@ -1,0 +1,438 @@
+//! The integer kernel on machines with tiles of bytes.
+//!
+//! A product of tiles is 16 tokens × 16 outputs over the columns that share a scale, exact in `i32`.
+//! It is written to memory and added to sums in `f32` from there, by the rule of `integer` and in its
+//! order, so that results are those of any other kernel, to the bit.
+//!
+//! Tiles work on the products of the next units while vectors add up those of this one. The sums of
+//! a tile stay in registers for a whole stretch, and little else is written: while tiles are at work a
+//! machine has one port for wide vectors, and products that leave the first-level cache cost twice.
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+
+use super::{IntegerProduct, SOME_ROWS, put, take};
+use crate::matrix::activations::BLOCK;
+use crate::matrix::form::{CHUNK, CHUNKS, Form, Width};
+use crate::matrix::unpack::{chunk_pair, factors};
+use crate::simd::amx::{PRODUCT, TILE_ROWS, TileWork, Tiles, TokenRows, finish, multiply};
+use crate::simd::{Avx512, LANES, Simd};
+
+/// Fewer rows are not worth a tile.
+const LEAST_ROWS: usize = 12;
+/// Blocks of a panel that are spread at once.
+const DEPTH: usize = 32;
+/// Places for products that were not added up yet.
+const PLACES: usize = 4;
+/// How many units products are ahead of sums. The last one of them is not written yet.
+const AHEAD: usize = 3;
+
+type Vector = <Avx512<true> as Simd>::V;
+type Sums = [Vector; TILE_ROWS];
+
+/// How codes less their offset are bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bytes {
+    /// They fit signed ones; so much is taken off each.
+    Signed(u8),
+    /// They are unsigned, as they stand in a panel.
+    AsStored,
+}
+
+impl Bytes {
+    fn of(form: &Form) -> Option<Self> {
+        let (bits, offset) = (u32::from(form.layout.bits), i32::from(form.layout.offset));
+        let (least, most) = (-offset, (1 << bits) - 1 - offset);
+        if least >= i32::from(i8::MIN) && most <= i32::from(i8::MAX) {
+            Some(Bytes::Signed(form.layout.offset))
+        } else {
+            (offset == 0 && form.width == Width::Eight).then_some(Bytes::AsStored)
+        }
+    }
+}
+
+/// Computes a product, or says that it is better, or must be, computed without tiles.
+pub(super) fn run(product: &IntegerProduct<'_>, (s, tiles): (Avx512<true>, Tiles)) -> bool {
+    let Some(bytes) = Bytes::of(product.form).filter(|_| product.x.n_rows >= LEAST_ROWS) else {
+        return false;
+    };
+    match bytes {
+        Bytes::Signed(offset) => tiles.run(s, Work::<true> { product, offset }),
+        Bytes::AsStored => tiles.run(s, Work::<false> { product, offset: 0 }),
+    }
+    true
+}
+
+struct Work<'a, const SIGNED: bool> {
+    product: &'a IntegerProduct<'a>,
+    offset: u8,
+}
+
+/// What a thread works in; most of it stays in the first-level cache.
+#[repr(align(64))]
+struct Room {
+    products: [[i32; PRODUCT]; PLACES],
+    codes: [u8; DEPTH * CHUNKS * CHUNK],
+    scales: [f32; 2 * DEPTH * LANES],
+    biases: [f32; 2 * DEPTH * LANES],
+    last_codes: [[i8; DEPTH * BLOCK]; TILE_ROWS],
+    last_scales: [[f32; DEPTH]; TILE_ROWS],
+    last_shifts: [[f32; 2 * DEPTH]; TILE_ROWS],
+}
+
+/// Blocks of a stretch, and units of a block.
+#[derive(Clone, Copy)]
+struct Blocks {
+    first: usize,
+    n: usize,
+    per_block: usize,
+}
+
+/// A stretch of a panel.
+#[derive(Clone, Copy)]
+struct Panel {
+    codes: *const u8,
+    scales: *const f32,
+    biases: *const f32,
+    /// Where its results of the first row go, and how many there are.
+    y: *mut f32,
+    cols: usize,
+    blocks: Blocks,
+}
+
+/// Up to sixteen tokens of a stretch; those behind the last are zeros.
+#[derive(Clone, Copy)]
+struct Tokens {
+    codes: TokenRows,
+    scales: (*const f32, usize),
+    shifts: (*const f32, usize),
+    first: usize,
+    n: usize,
+}
+
+/// The product that is started next.
+struct Feed {
+    tokens: Tokens,
+    unit: usize,
+    /// Products that were started.
+    n: usize,
+    /// Where the last one goes.
+    last: *mut i32,
+    places: *mut i32,
+}
+
+impl Blocks {
+    fn n_units(self) -> usize {
+        self.n * self.per_block
+    }
+}
+
+impl<const SIGNED: bool> TileWork for Work<'_, SIGNED> {
+    fn depth(&self) -> usize {
+        self.product.form.unit()
+    }
+
+    #[inline(always)]
+    unsafe fn call(self, s: Avx512<true>) {
+        let form = self.product.form;
+        let mut room = MaybeUninit::<Room>::uninit();
+        let room = room.as_mut_ptr();
+        let n_panels = self.product.cols.div_ceil(LANES);
+        let per_block = if form.halves { 2 } else { 1 };
+        let stretch_from = |first: usize| {
+            let n = (form.n_blocks - first).min(DEPTH);
+            Blocks { first, n, per_block }
+        };
+        // SAFETY: each panel and block is the product's, and the last tokens are kept for each.
+        unsafe {
+            if self.product.x.n_rows <= SOME_ROWS {
+                for panel in 0..n_panels {
+                    for first in (0..form.n_blocks).step_by(DEPTH) {
+                        self.keep_last_tokens(stretch_from(first), room);
+                        self.stretch(s, stretch_from(first), panel, room);
+                    }
+                }
+            } else {
+                for first in (0..form.n_blocks).step_by(DEPTH) {
+                    self.keep_last_tokens(stretch_from(first), room);
+                    for panel in 0..n_panels {
+                        self.stretch(s, stretch_from(first), panel, room);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<const SIGNED: bool> Work<'_, SIGNED> {
+    /// Copies the tokens that do not fill a tile, zeros behind them.
+    ///
+    /// # Safety
+    /// `room` can be written, and nothing borrows from it.
+    unsafe fn keep_last_tokens(&self, blocks: Blocks, room: *mut Room) {
+        let x = &self.product.x;
+        let (n, first) = (x.n_rows % TILE_ROWS, x.n_rows / TILE_ROWS * TILE_ROWS);
+        if n == 0 {
+            return;
+        }
+        // SAFETY: by the caller's promise; zeros are a value of each part.
+        let (codes, scales, shifts) = unsafe {
+            (&raw mut (*room).last_codes).write_bytes(0, 1);
+            (&raw mut (*room).last_scales).write_bytes(0, 1);
+            (&raw mut (*room).last_shifts).write_bytes(0, 1);
+            (&mut (*room).last_codes, &mut (*room).last_scales, &mut (*room).last_shifts)
+        };
+        let (n_codes, n_units) = (blocks.n * BLOCK, blocks.n_units());
+        for i in 0..n {
+            let block = (first + i) * x.n_blocks + blocks.first;
+            let unit = (first + i) * x.units_per_row + blocks.first * blocks.per_block;
+            codes[i][..n_codes].copy_from_slice(&x.codes[block * BLOCK..][..n_codes]);
+            scales[i][..blocks.n].copy_from_slice(&x.scales[block..][..blocks.n]);
+            shifts[i][..n_units].copy_from_slice(&x.shifts[unit..][..n_units]);
+        }
+    }
+
+    /// All tokens times a stretch of a panel.
+    ///
+    /// # Safety
+    /// As [`TileWork::call`]. The product has those blocks and that panel, and the room holds the
+    /// last tokens of this stretch.
+    #[inline(always)]
+    unsafe fn stretch(&self, s: Avx512<true>, blocks: Blocks, panel: usize, room: *mut Room) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let panel = self.unpack(s, blocks, panel, room);
+            if self.product.form.layout.affine {
+                self.tokens::<true>(s, &panel, room);
+            } else {
+                self.tokens::<false>(s, &panel, room);
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Work::stretch`].
+    #[inline(always)]
+    unsafe fn unpack(
+        &self,
+        s: Avx512<true>,
+        blocks: Blocks,
+        index: usize,
+        room: *mut Room,
+    ) -> Panel {
+        let form = self.product.form;
+        let units = (blocks.first * blocks.per_block, blocks.n_units());
+        // SAFETY: the product has this panel, and `room` has room for `DEPTH` blocks.
+        unsafe {
+            let panel = self.product.panels.as_ptr().add(index * form.panel_bytes);
+            let from = panel.add(form.codes + blocks.first * form.width.block_bytes());
+            let codes = (&raw mut (*room).codes).cast::<u8>();
+            match form.width {
+                _ if !SIGNED => {}
+                Width::Four => self.spread::<4>(s, from, codes, blocks.n),
+                Width::Five => self.spread::<5>(s, from, codes, blocks.n),
+                Width::Six => self.spread::<6>(s, from, codes, blocks.n),
+                Width::Eight => self.spread::<8>(s, from, codes, blocks.n),
+            }
+            let scales = (&raw mut (*room).scales).cast::<f32>();
+            factors(s, form, panel, false, units, scales);
+            let biases = (&raw mut (*room).biases).cast::<f32>();
+            if form.layout.affine {
+                factors(s, form, panel, true, units, biases);
+            }
+            Panel {
+                codes: if SIGNED { codes } else { from },
+                scales,
+                biases,
+                y: self.product.y.add(index * LANES),
+                cols: self.product.cols - index * LANES,
+                blocks,
+            }
+        }
+    }
+
+    /// Spreads `n` blocks to signed bytes.
+    ///
+    /// # Safety
+    /// The blocks can be read at `from`, and `n` times 512 bytes written at `to`.
+    #[inline(always)]
+    unsafe fn spread<const BITS: usize>(
+        &self,
+        s: Avx512<true>,
+        from: *const u8,
+        to: *mut u8,
+        n: usize,
+    ) {
+        for b in 0..n {
+            // SAFETY: a block is `BITS` chunks long, and eight when spread.
+            unsafe {
+                let (from, to) = (from.add(b * BITS * CHUNK), to.add(b * CHUNKS * CHUNK));
+                for i in 0..4 {
+                    let (low, high) = chunk_pair::<_, BITS>(s, from, i);
+                    s.store_quads(to.add(i * CHUNK), s.sub_bytes(low, self.offset));
+                    s.store_quads(to.add((i + 4) * CHUNK), s.sub_bytes(high, self.offset));
+                }
+            }
+        }
+    }
+
+    /// All tokens times a spread panel.
+    ///
+    /// # Safety
+    /// As [`Work::stretch`].
+    #[inline(always)]
+    unsafe fn tokens<const AFFINE: bool>(&self, s: Avx512<true>, panel: &Panel, room: *mut Room) {
+        let (n_rows, n_units) = (self.product.x.n_rows, panel.blocks.n_units());
+        let n_products = n_rows.div_ceil(TILE_ROWS) * n_units;
+        // SAFETY: units, rows and places are there; `AHEAD` products and the one that is added up
+        // have places of their own, and each is written before it is added up.
+        unsafe {
+            let places = (&raw mut (*room).products).cast::<i32>();
+            let tokens = self.tokens_from(0, panel.blocks, room);
+            let mut feed = Feed { tokens, unit: 0, n: 0, last: places, places };
+            for _ in 0..n_products.min(AHEAD) {
+                self.feed(&mut feed, panel, room);
+            }
+            let mut place = 0;
+            for first in (0..n_rows).step_by(TILE_ROWS) {
+                let tokens = self.tokens_from(first, panel.blocks, room);
+                let mut sums = self.take_sums(s, &tokens, panel);
+                for unit in 0..n_units {
+                    if feed.n < n_products {
+                        self.feed(&mut feed, panel, room);
+                    } else {
+                        finish(!feed.n.is_multiple_of(2), feed.last);
+                    }
+                    let product = places.add(place % PLACES * PRODUCT);
+                    add_up::<AFFINE>(s, &mut sums, product, &tokens, panel, unit);
+                    place += 1;
+                }
+                self.put_sums(s, sums, &tokens, panel);
+            }
+        }
+    }
+
+    /// Starts a product.
+    ///
+    /// # Safety
+    /// As [`Work::stretch`]; there is one left.
+    #[inline(always)]
+    unsafe fn feed(&self, feed: &mut Feed, panel: &Panel, room: *const Room) {
+        let columns = BLOCK / panel.blocks.per_block;
+        // SAFETY: by the caller's promise.
+        unsafe {
+            if feed.unit == panel.blocks.n_units() {
+                feed.tokens = self.tokens_from(feed.tokens.first + TILE_ROWS, panel.blocks, room);
+                feed.unit = 0;
+            }
+            let (x, stride) = feed.tokens.codes;
+            let x = (x.add(feed.unit * columns), stride);
+            let codes = panel.codes.add(feed.unit * columns * LANES);
+            multiply::<SIGNED>(!feed.n.is_multiple_of(2), x, codes, feed.last);
+            feed.last = feed.places.add(feed.n % PLACES * PRODUCT);
+        }
+        feed.unit += 1;
+        feed.n += 1;
+    }
+
+    /// The tokens of one tile.
+    ///
+    /// # Safety
+    /// As [`Work::stretch`]; `first` is a row of the product.
+    #[inline(always)]
+    unsafe fn tokens_from(&self, first: usize, blocks: Blocks, room: *const Room) -> Tokens {
+        let x = &self.product.x;
+        let n = (x.n_rows - first).min(TILE_ROWS);
+        // SAFETY: rows and blocks are there, as `IntegerProduct::new` has checked.
+        unsafe {
+            if n < TILE_ROWS {
+                let codes = (&raw const (*room).last_codes).cast::<i8>();
+                let scales = (&raw const (*room).last_scales).cast::<f32>();
+                let shifts = (&raw const (*room).last_shifts).cast::<f32>();
+                let (codes, scales) = ((codes, DEPTH * BLOCK), (scales, DEPTH));
+                return Tokens { codes, scales, shifts: (shifts, 2 * DEPTH), first, n };
+            }
+            let block = first * x.n_blocks + blocks.first;
+            let unit = first * x.units_per_row + blocks.first * blocks.per_block;
+            Tokens {
+                codes: (x.codes.as_ptr().add(block * BLOCK), x.n_blocks * BLOCK),
+                scales: (x.scales.as_ptr().add(block), x.n_blocks),
+                shifts: (x.shifts.as_ptr().add(unit), x.units_per_row),
+                first,
+                n,
+            }
+        }
+    }
+
+    /// The sums so far; nothing for tokens that are not there.
+    ///
+    /// # Safety
+    /// As [`Work::stretch`].
+    #[inline(always)]
+    unsafe fn take_sums(&self, s: Avx512<true>, tokens: &Tokens, panel: &Panel) -> Sums {
+        let mut sums = [s.splat(0.0); TILE_ROWS];
+        if panel.blocks.first > 0 {
+            for (r, sum) in sums.iter_mut().enumerate().take(tokens.n) {
+                // SAFETY: the row has as many results as are left.
+                *sum = unsafe { take(s, self.results(tokens, r, panel), panel.cols) };
+            }
+        }
+        sums
+    }
+
+    /// Writes the sums of tokens that are there.
+    ///
+    /// # Safety
+    /// As [`Work::stretch`].
+    #[inline(always)]
+    unsafe fn put_sums(&self, s: Avx512<true>, sums: Sums, tokens: &Tokens, panel: &Panel) {
+        for (r, sum) in sums.into_iter().enumerate().take(tokens.n) {
+            // SAFETY: the row has as many results as are left.
+            unsafe { put(s, sum, self.results(tokens, r, panel), panel.cols) };
+        }
+    }
+
+    /// Where the results of a token that is there are.
+    ///
+    /// # Safety
+    /// As [`Work::stretch`]; `r` is below the number of tokens.
+    #[inline(always)]
+    unsafe fn results(&self, tokens: &Tokens, r: usize, panel: &Panel) -> *mut f32 {
+        // SAFETY: by the caller's promise.
+        unsafe { panel.y.add((tokens.first + r) * self.product.y_stride) }
+    }
+}
+
+/// Adds the product of one unit to sums.
+///
+/// # Safety
+/// The product, the tokens and the unit are there.
+#[inline(always)]
+unsafe fn add_up<const AFFINE: bool>(
+    s: Avx512<true>,
+    sums: &mut Sums,
+    product: *const i32,
+    tokens: &Tokens,
+    panel: &Panel,
+    unit: usize,
+) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let (scales, stride) = tokens.scales;
+        let scales = scales.add(unit / panel.blocks.per_block);
+        let w_scale = s.load(panel.scales.add(unit * LANES));
+        for (r, sum) in sums.iter_mut().enumerate() {
+            let scale = s.mul(w_scale, s.splat(*scales.add(r * stride)));
+            let ints = s.quads_to_ints(s.load_quads(product.add(r * LANES).cast()));
+            *sum = s.mul_add(s.ints_to_floats(ints), scale, *sum);
+        }
+        if AFFINE {
+            let (shifts, stride) = tokens.shifts;
+            let shifts = shifts.add(unit);
+            let bias = s.load(panel.biases.add(unit * LANES));
+            for (r, sum) in sums.iter_mut().enumerate() {
+                *sum = s.mul_add(bias, s.splat(*shifts.add(r * stride)), *sum);
+            }
+        }
+    }
+}
