@@ -1,21 +1,13 @@
 //! AMX: products of tiles of bytes.
 //!
-//! A machine has it if four things hold. The processor says so (`cpuid`). The system saves the
-//! registers when it switches threads (`xgetbv`). The kernel gives this process leave to use them
-//! (`arch_prctl`): the first use by a thread makes its saved state 8 KiB larger, so it must be asked.
-//! And a product comes out right: some virtual machines announce the instructions and trap on them.
-//!
-//! That trap is survived without a second process. While the one product is tried, a handler of
-//! `SIGILL` continues behind it, if the instruction that trapped is one of the product's; any other
-//! is left to the handler that was there before.
-//!
 //! Tiles are the state of a thread. [`Tiles::run`] gives them their shapes and lets go of them in the
 //! end, so that the system saves nothing for a thread that does not multiply.
 
+mod detect;
+
 use std::arch::asm;
-use std::arch::x86_64::{__cpuid, __cpuid_count};
+use std::arch::x86_64::__m512;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Avx512;
 
@@ -47,7 +39,7 @@ impl Tiles {
     /// Looks once per process.
     pub(crate) fn detect() -> Option<Self> {
         static FOUND: OnceLock<bool> = OnceLock::new();
-        let found = FOUND.get_or_init(|| announced() && permitted() && works());
+        let found = FOUND.get_or_init(detect::has_tiles);
         found.then_some(Tiles(()))
     }
 
@@ -163,162 +155,153 @@ pub(crate) unsafe fn finish(odd: bool, last: *mut i32) {
     unsafe { if odd { store!("tmm4") } else { store!("tmm5") } }
 }
 
-/// Whether the processor and the system say that tiles of bytes are there.
-fn announced() -> bool {
-    if Avx512::<true>::detect().is_none() || __cpuid(0).eax < 7 {
-        return false;
-    }
-    let xcr0 = || {
-        let (low, high): (u32, u32);
-        // SAFETY: asked only if the system uses `xsave`, and reads nothing but a register.
-        unsafe {
-            asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nostack, nomem));
-        }
-        u64::from(high) << 32 | u64::from(low)
-    };
-    says_tiles(__cpuid(1).ecx, __cpuid_count(7, 0).edx, xcr0)
-}
+/// A number for each of 16 tokens: the first, and how far they are apart.
+pub(crate) type TokenNumbers = (*const f32, usize);
 
-/// The same of what leaves 1 and 7 of `cpuid` say, and of what the system saves.
-fn says_tiles(leaf_1_ecx: u32, leaf_7_edx: u32, xcr0: impl Fn() -> u64) -> bool {
-    const OSXSAVE: u32 = 1 << 27;
-    const AMX_TILE: u32 = 1 << 24;
-    const AMX_INT8: u32 = 1 << 25;
-    const TILE_CONFIG_AND_DATA: u64 = 1 << 17 | 1 << 18;
-    leaf_1_ecx & OSXSAVE != 0
-        && leaf_7_edx & (AMX_TILE | AMX_INT8) == AMX_TILE | AMX_INT8
-        && xcr0() & TILE_CONFIG_AND_DATA == TILE_CONFIG_AND_DATA
-}
-
-/// Asks the kernel for leave, for all threads of the process.
-fn permitted() -> bool {
-    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
-    const XTILEDATA: libc::c_long = 18;
-    // SAFETY: the call takes two numbers and touches no memory.
-    unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0 }
-}
-
-/// Whether a product of tiles comes out right. Only if the kernel has given leave.
-fn works() -> bool {
-    const DEPTH: usize = 32;
-    #[repr(align(64))]
-    struct Room {
-        x: [i8; TILE_ROWS * DEPTH],
-        codes: [i8; DEPTH * LINE / 4],
-        product: [i32; PRODUCT],
-    }
-    let mut room = Room {
-        x: std::array::from_fn(|i| (i * 53 + i / 7) as i8),
-        codes: std::array::from_fn(|i| (i * 89 + i / 5) as i8),
-        product: [0; PRODUCT],
-    };
-    let (x, codes) = (room.x.as_ptr(), room.codes.as_ptr());
-    // SAFETY: the first instruction is `ldtilecfg` and the last `tilerelease`, so the state of the
-    // thread is what it was; tiles are loaded and stored within `room`.
-    let ran = unsafe {
-        survives(|from, to| {
-            let shapes = Shapes::new(DEPTH);
-            let mut ran = 0u32;
-            asm!(
-                "lea {t}, [rip + 2f]",
-                "mov [{from}], {t}",
-                "lea {t}, [rip + 3f]",
-                "mov [{to}], {t}",
-                "2:",
-                "ldtilecfg [{shapes}]",
-                "tileloadd tmm0, [{x} + {depth}]",
-                "tileloadd tmm1, [{codes} + {line}]",
-                "tilezero tmm4",
-                "tdpbssd tmm4, tmm0, tmm1",
-                "tilestored [{product} + {line}], tmm4",
-                "tilerelease",
-                "mov {ran:e}, 1",
-                "3:",
-                t = out(reg) _,
-                from = in(reg) from.as_ptr(),
-                to = in(reg) to.as_ptr(),
-                shapes = in(reg) &raw const shapes,
-                x = in(reg) x,
-                depth = in(reg) DEPTH,
-                codes = in(reg) codes,
-                line = in(reg) LINE,
-                product = in(reg) room.product.as_mut_ptr(),
-                ran = inout(reg) ran,
-            );
-            ran == 1
-        })
-    };
-    let right = |(at, got): (usize, &i32)| {
-        let (token, output) = (at / 16, at % 16);
-        let byte = |k: usize| room.codes[k / 4 * LINE + output * 4 + k % 4];
-        let products =
-            (0..DEPTH).map(|k| i32::from(room.x[token * DEPTH + k]) * i32::from(byte(k)));
-        products.sum::<i32>() == *got
-    };
-    ran && room.product.iter().enumerate().all(right)
-}
-
-/// The instructions that may trap, and where to go on; nothing if both are 0.
-static FROM: AtomicUsize = AtomicUsize::new(0);
-static TO: AtomicUsize = AtomicUsize::new(0);
-/// What was done about illegal instructions before, for those that are not ours.
-static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
-
-/// Runs code that may trap. It writes the address of its first instruction that may, and that of
-/// where to go on if one does, to the places it is given. Whether it could be tried and what it said.
+/// Adds a product to the sums of its tokens: `sum ← fma(product, w · x, sum)` with 16 factors `w`
+/// and one `x` for each token.
+///
+/// Compilers keep neither the order nor the sums in their registers. While tiles are at work, a
+/// machine has but one port for wide vectors, and each instruction more costs its full time.
 ///
 /// # Safety
-/// The code may go on at that address from each of its instructions. Once per process: only
-/// [`Tiles::detect`] comes here, in its lock.
-unsafe fn survives(code: impl FnOnce(&AtomicUsize, &AtomicUsize) -> bool) -> bool {
-    // SAFETY: these are plain structures of numbers, for which zeros are a value; the handler is of
-    // the type that `SA_SIGINFO` asks for, and calls nothing but `sigaction`, which handlers may.
+/// Within [`TileWork::call`]. All these numbers can be read.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) unsafe fn add_product(
+    sums: &mut [__m512; TILE_ROWS],
+    product: *const i32,
+    w: *const f32,
+    (x, stride): TokenNumbers,
+) {
+    macro_rules! row {
+        ($sum:literal, $at:literal, $x:literal, $number:literal, $scale:literal) => {
+            concat!(
+                concat!("vcvtdq2ps ", $number, ", [{product} + ", $at, "]\n"),
+                concat!("vmulps ", $scale, ", zmm0, dword ptr [", $x, "]{{1to16}}\n"),
+                concat!("vfmadd231ps ", $sum, ", ", $number, ", ", $scale),
+            )
+        };
+    }
+    // SAFETY: by the caller's promise.
     unsafe {
-        let mut before: libc::sigaction = std::mem::zeroed();
-        if libc::sigaction(libc::SIGILL, std::ptr::null(), &mut before) != 0 {
-            return false;
-        }
-        BEFORE.get_or_init(|| before);
-        let mut ours: libc::sigaction = std::mem::zeroed();
-        ours.sa_sigaction = go_on as *const () as usize;
-        ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        libc::sigemptyset(&mut ours.sa_mask);
-        // A blocked signal that is a trap ends the process.
-        let (mut traps, mut mask): (libc::sigset_t, libc::sigset_t) =
-            (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigemptyset(&mut traps);
-        libc::sigaddset(&mut traps, libc::SIGILL);
-        if libc::pthread_sigmask(libc::SIG_UNBLOCK, &traps, &mut mask) != 0 {
-            return false;
-        }
-        let installed = libc::sigaction(libc::SIGILL, &ours, std::ptr::null_mut()) == 0;
-        let said = installed && code(&FROM, &TO);
-        if installed {
-            libc::sigaction(libc::SIGILL, &before, std::ptr::null_mut());
-        }
-        FROM.store(0, Ordering::Relaxed);
-        TO.store(0, Ordering::Relaxed);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
-        said
+        asm!(
+            "vmovups zmm0, [{w}]",
+            row!("zmm16", "0", "{x0}", "zmm1", "zmm2"),
+            row!("zmm17", "64", "{x0} + {s1}", "zmm3", "zmm4"),
+            row!("zmm18", "128", "{x0} + 2 * {s1}", "zmm5", "zmm6"),
+            row!("zmm19", "192", "{x0} + {s3}", "zmm7", "zmm8"),
+            row!("zmm20", "256", "{x1}", "zmm1", "zmm2"),
+            row!("zmm21", "320", "{x1} + {s1}", "zmm3", "zmm4"),
+            row!("zmm22", "384", "{x1} + 2 * {s1}", "zmm5", "zmm6"),
+            row!("zmm23", "448", "{x1} + {s3}", "zmm7", "zmm8"),
+            row!("zmm24", "512", "{x2}", "zmm1", "zmm2"),
+            row!("zmm25", "576", "{x2} + {s1}", "zmm3", "zmm4"),
+            row!("zmm26", "640", "{x2} + 2 * {s1}", "zmm5", "zmm6"),
+            row!("zmm27", "704", "{x2} + {s3}", "zmm7", "zmm8"),
+            row!("zmm28", "768", "{x3}", "zmm1", "zmm2"),
+            row!("zmm29", "832", "{x3} + {s1}", "zmm3", "zmm4"),
+            row!("zmm30", "896", "{x3} + 2 * {s1}", "zmm5", "zmm6"),
+            row!("zmm31", "960", "{x3} + {s3}", "zmm7", "zmm8"),
+            product = in(reg) product,
+            w = in(reg) w,
+            x0 = in(reg) x,
+            x1 = in(reg) x.add(4 * stride),
+            x2 = in(reg) x.add(8 * stride),
+            x3 = in(reg) x.add(12 * stride),
+            s1 = in(reg) 4 * stride,
+            s3 = in(reg) 12 * stride,
+            inout("zmm16") sums[0],
+            inout("zmm17") sums[1],
+            inout("zmm18") sums[2],
+            inout("zmm19") sums[3],
+            inout("zmm20") sums[4],
+            inout("zmm21") sums[5],
+            inout("zmm22") sums[6],
+            inout("zmm23") sums[7],
+            inout("zmm24") sums[8],
+            inout("zmm25") sums[9],
+            inout("zmm26") sums[10],
+            inout("zmm27") sums[11],
+            inout("zmm28") sums[12],
+            inout("zmm29") sums[13],
+            inout("zmm30") sums[14],
+            inout("zmm31") sums[15],
+            out("zmm0") _,
+            out("zmm1") _,
+            out("zmm2") _,
+            out("zmm3") _,
+            out("zmm4") _,
+            out("zmm5") _,
+            out("zmm6") _,
+            out("zmm7") _,
+            out("zmm8") _,
+            options(nostack, readonly, preserves_flags),
+        );
     }
 }
 
-/// The handler: goes on behind our code, or leaves an instruction that is not ours to whoever was
-/// there before, since it is tried again when this returns.
-extern "C" fn go_on(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    let (from, to) = (FROM.load(Ordering::Relaxed), TO.load(Ordering::Relaxed));
-    // SAFETY: the system gives a handler of `SA_SIGINFO` the context of the trap, and `BEFORE` was
-    // written before the handler was installed.
+/// Adds biases to the sums of tokens: `sum ← fma(w, x, sum)`, with `w` and `x` as above.
+///
+/// # Safety
+/// As there.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) unsafe fn add_bias(
+    sums: &mut [__m512; TILE_ROWS],
+    w: *const f32,
+    (x, stride): TokenNumbers,
+) {
+    macro_rules! row {
+        ($sum:literal, $x:literal) => {
+            concat!("vfmadd231ps ", $sum, ", zmm0, dword ptr [", $x, "]{{1to16}}")
+        };
+    }
+    // SAFETY: by the caller's promise.
     unsafe {
-        let at =
-            &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RIP as usize];
-        if (from..to).contains(&(*at as usize)) {
-            *at = to as i64;
-        } else if let Some(before) = BEFORE.get() {
-            libc::sigaction(libc::SIGILL, before, std::ptr::null_mut());
-        }
+        asm!(
+            "vmovups zmm0, [{w}]",
+            row!("zmm16", "{x0}"),
+            row!("zmm17", "{x0} + {s1}"),
+            row!("zmm18", "{x0} + 2 * {s1}"),
+            row!("zmm19", "{x0} + {s3}"),
+            row!("zmm20", "{x1}"),
+            row!("zmm21", "{x1} + {s1}"),
+            row!("zmm22", "{x1} + 2 * {s1}"),
+            row!("zmm23", "{x1} + {s3}"),
+            row!("zmm24", "{x2}"),
+            row!("zmm25", "{x2} + {s1}"),
+            row!("zmm26", "{x2} + 2 * {s1}"),
+            row!("zmm27", "{x2} + {s3}"),
+            row!("zmm28", "{x3}"),
+            row!("zmm29", "{x3} + {s1}"),
+            row!("zmm30", "{x3} + 2 * {s1}"),
+            row!("zmm31", "{x3} + {s3}"),
+            w = in(reg) w,
+            x0 = in(reg) x,
+            x1 = in(reg) x.add(4 * stride),
+            x2 = in(reg) x.add(8 * stride),
+            x3 = in(reg) x.add(12 * stride),
+            s1 = in(reg) 4 * stride,
+            s3 = in(reg) 12 * stride,
+            inout("zmm16") sums[0],
+            inout("zmm17") sums[1],
+            inout("zmm18") sums[2],
+            inout("zmm19") sums[3],
+            inout("zmm20") sums[4],
+            inout("zmm21") sums[5],
+            inout("zmm22") sums[6],
+            inout("zmm23") sums[7],
+            inout("zmm24") sums[8],
+            inout("zmm25") sums[9],
+            inout("zmm26") sums[10],
+            inout("zmm27") sums[11],
+            inout("zmm28") sums[12],
+            inout("zmm29") sums[13],
+            inout("zmm30") sums[14],
+            inout("zmm31") sums[15],
+            out("zmm0") _,
+            options(nostack, readonly, preserves_flags),
+        );
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -8,14 +8,19 @@
 //! a tile stay in registers for a whole stretch, and little else is written: while tiles are at work a
 //! machine has one port for wide vectors, and products that leave the first-level cache cost twice.
 #![allow(unsafe_code)]
+// Rows of a tile index several arrays at once.
+#![allow(clippy::needless_range_loop)]
 
 use std::mem::MaybeUninit;
 
-use super::{IntegerProduct, SOME_ROWS, put, take};
+use super::{IntegerProduct, SOME_ROWS};
 use crate::matrix::activations::BLOCK;
 use crate::matrix::form::{CHUNK, CHUNKS, Form, Width};
 use crate::matrix::unpack::{chunk_pair, factors};
-use crate::simd::amx::{PRODUCT, TILE_ROWS, TileWork, Tiles, TokenRows, finish, multiply};
+use crate::simd::amx::{
+    PRODUCT, TILE_ROWS, TileWork, Tiles, TokenNumbers, TokenRows, add_bias, add_product, finish,
+    multiply,
+};
 use crate::simd::{Avx512, LANES, Simd};
 
 /// Fewer rows are not worth a tile.
@@ -104,8 +109,8 @@ struct Panel {
 #[derive(Clone, Copy)]
 struct Tokens {
     codes: TokenRows,
-    scales: (*const f32, usize),
-    shifts: (*const f32, usize),
+    scales: TokenNumbers,
+    shifts: TokenNumbers,
     first: usize,
     n: usize,
 }
@@ -139,21 +144,23 @@ impl<const SIGNED: bool> TileWork for Work<'_, SIGNED> {
         let room = room.as_mut_ptr();
         let n_panels = self.product.cols.div_ceil(LANES);
         let per_block = if form.halves { 2 } else { 1 };
+        // Of equal lengths, as well as can be.
+        let step = form.n_blocks.div_ceil(form.n_blocks.div_ceil(DEPTH)).max(1);
         let stretch_from = |first: usize| {
-            let n = (form.n_blocks - first).min(DEPTH);
+            let n = (form.n_blocks - first).min(step);
             Blocks { first, n, per_block }
         };
         // SAFETY: each panel and block is the product's, and the last tokens are kept for each.
         unsafe {
             if self.product.x.n_rows <= SOME_ROWS {
                 for panel in 0..n_panels {
-                    for first in (0..form.n_blocks).step_by(DEPTH) {
+                    for first in (0..form.n_blocks).step_by(step) {
                         self.keep_last_tokens(stretch_from(first), room);
                         self.stretch(s, stretch_from(first), panel, room);
                     }
                 }
             } else {
-                for first in (0..form.n_blocks).step_by(DEPTH) {
+                for first in (0..form.n_blocks).step_by(step) {
                     self.keep_last_tokens(stretch_from(first), room);
                     for panel in 0..n_panels {
                         self.stretch(s, stretch_from(first), panel, room);
@@ -304,7 +311,7 @@ impl<const SIGNED: bool> Work<'_, SIGNED> {
                         finish(!feed.n.is_multiple_of(2), feed.last);
                     }
                     let product = places.add(place % PLACES * PRODUCT);
-                    add_up::<AFFINE>(s, &mut sums, product, &tokens, panel, unit);
+                    add_up::<AFFINE>(&mut sums, product, &tokens, panel, unit);
                     place += 1;
                 }
                 self.put_sums(s, sums, &tokens, panel);
@@ -364,17 +371,32 @@ impl<const SIGNED: bool> Work<'_, SIGNED> {
         }
     }
 
-    /// The sums so far; nothing for tokens that are not there.
+    /// The sums so far; nothing for tokens that are not there. Sums are never picked by a number
+    /// that is not known here: they would live in memory.
     ///
     /// # Safety
     /// As [`Work::stretch`].
     #[inline(always)]
     unsafe fn take_sums(&self, s: Avx512<true>, tokens: &Tokens, panel: &Panel) -> Sums {
         let mut sums = [s.splat(0.0); TILE_ROWS];
-        if panel.blocks.first > 0 {
-            for (r, sum) in sums.iter_mut().enumerate().take(tokens.n) {
-                // SAFETY: the row has as many results as are left.
-                *sum = unsafe { take(s, self.results(tokens, r, panel), panel.cols) };
+        if panel.blocks.first == 0 {
+            return sums;
+        }
+        // SAFETY: each token that is there has as many results as are left.
+        unsafe {
+            if tokens.n == TILE_ROWS && panel.cols >= LANES {
+                for r in 0..TILE_ROWS {
+                    sums[r] = s.load(self.results(tokens, r, panel));
+                }
+            } else {
+                let mut rows = [[0.0f32; LANES]; TILE_ROWS];
+                for (r, row) in rows.iter_mut().enumerate().take(tokens.n) {
+                    let y = self.results(tokens, r, panel);
+                    y.copy_to_nonoverlapping(row.as_mut_ptr(), panel.cols.min(LANES));
+                }
+                for r in 0..TILE_ROWS {
+                    sums[r] = s.load(rows[r].as_ptr());
+                }
             }
         }
         sums
@@ -386,9 +408,22 @@ impl<const SIGNED: bool> Work<'_, SIGNED> {
     /// As [`Work::stretch`].
     #[inline(always)]
     unsafe fn put_sums(&self, s: Avx512<true>, sums: Sums, tokens: &Tokens, panel: &Panel) {
-        for (r, sum) in sums.into_iter().enumerate().take(tokens.n) {
-            // SAFETY: the row has as many results as are left.
-            unsafe { put(s, sum, self.results(tokens, r, panel), panel.cols) };
+        // SAFETY: each token that is there has as many results as are left.
+        unsafe {
+            if tokens.n == TILE_ROWS && panel.cols >= LANES {
+                for r in 0..TILE_ROWS {
+                    s.store(self.results(tokens, r, panel), sums[r]);
+                }
+            } else {
+                let mut rows = [[0.0f32; LANES]; TILE_ROWS];
+                for r in 0..TILE_ROWS {
+                    s.store(rows[r].as_mut_ptr(), sums[r]);
+                }
+                for (r, row) in rows.iter().enumerate().take(tokens.n) {
+                    let y = self.results(tokens, r, panel);
+                    y.copy_from_nonoverlapping(row.as_ptr(), panel.cols.min(LANES));
+                }
+            }
         }
     }
 
@@ -409,7 +444,6 @@ impl<const SIGNED: bool> Work<'_, SIGNED> {
 /// The product, the tokens and the unit are there.
 #[inline(always)]
 unsafe fn add_up<const AFFINE: bool>(
-    s: Avx512<true>,
     sums: &mut Sums,
     product: *const i32,
     tokens: &Tokens,
@@ -418,21 +452,12 @@ unsafe fn add_up<const AFFINE: bool>(
 ) {
     // SAFETY: by the caller's promise.
     unsafe {
-        let (scales, stride) = tokens.scales;
-        let scales = scales.add(unit / panel.blocks.per_block);
-        let w_scale = s.load(panel.scales.add(unit * LANES));
-        for (r, sum) in sums.iter_mut().enumerate() {
-            let scale = s.mul(w_scale, s.splat(*scales.add(r * stride)));
-            let ints = s.quads_to_ints(s.load_quads(product.add(r * LANES).cast()));
-            *sum = s.mul_add(s.ints_to_floats(ints), scale, *sum);
-        }
+        let (x_scales, stride) = tokens.scales;
+        let x_scales = (x_scales.add(unit / panel.blocks.per_block), stride);
+        add_product(sums, product, panel.scales.add(unit * LANES), x_scales);
         if AFFINE {
             let (shifts, stride) = tokens.shifts;
-            let shifts = shifts.add(unit);
-            let bias = s.load(panel.biases.add(unit * LANES));
-            for (r, sum) in sums.iter_mut().enumerate() {
-                *sum = s.mul_add(bias, s.splat(*shifts.add(r * stride)), *sum);
-            }
+            add_bias(sums, panel.biases.add(unit * LANES), (shifts.add(unit), stride));
         }
     }
 }

@@ -1,12 +1,10 @@
 //! What tells whether tiles are there.
 
 use std::arch::asm;
-use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 
-use super::{FROM, Tiles, announced, says_tiles, survives};
-
-/// Handlers of signals are those of the process.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+use super::super::Tiles;
+use super::{FROM, announced, says_tiles, survives};
 
 #[test]
 fn every_bit_is_needed() {
@@ -25,7 +23,6 @@ fn every_bit_is_needed() {
 
 #[test]
 fn a_trap_is_survived_and_handlers_are_as_before() {
-    let _one = ONE_AT_A_TIME.lock().unwrap();
     // Detection comes first, so that it does not meet this test's handler.
     let found = Tiles::detect().is_some();
     assert!(!found || announced());
@@ -67,6 +64,6 @@ fn a_trap_is_survived_and_handlers_are_as_before() {
         };
         assert_eq!(ran, !trap);
         assert_eq!(handler(), before);
-        assert_eq!(FROM.load(std::sync::atomic::Ordering::Relaxed), 0);
+        assert_eq!(FROM.load(Ordering::Relaxed), 0);
     }
 }
