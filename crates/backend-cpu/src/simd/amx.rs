@@ -6,7 +6,7 @@
 mod detect;
 
 use std::arch::asm;
-use std::arch::x86_64::__m512;
+use std::arch::x86_64::{__m512, __m512i, _mm512_set1_epi8, _mm512_sub_epi8};
 use std::sync::OnceLock;
 
 use super::Avx512;
@@ -58,6 +58,15 @@ impl Tiles {
             run(s, work);
             asm!("tilerelease", options(nostack, nomem, preserves_flags));
         }
+    }
+}
+
+impl Avx512<true> {
+    /// Takes a number off each byte.
+    #[inline(always)]
+    pub(crate) fn sub_bytes(self, q: __m512i, x: u8) -> __m512i {
+        // SAFETY: `self` proves that the machine has the instructions.
+        unsafe { _mm512_sub_epi8(q, _mm512_set1_epi8(x.cast_signed())) }
     }
 }
 
@@ -161,8 +170,8 @@ pub(crate) type TokenNumbers = (*const f32, usize);
 /// Adds a product to the sums of its tokens: `sum ← fma(product, w · x, sum)` with 16 factors `w`
 /// and one `x` for each token.
 ///
-/// Compilers keep neither the order nor the sums in their registers. While tiles are at work, a
-/// machine has but one port for wide vectors, and each instruction more costs its full time.
+/// Compilers keep neither the order nor the sums in their registers. Beside tiles wide vectors run
+/// at half their speed, and each instruction more costs its full time.
 ///
 /// # Safety
 /// Within [`TileWork::call`]. All these numbers can be read.

@@ -8,10 +8,9 @@ use std::arch::x86_64::{
     _mm512_cvtps_epi32, _mm512_div_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_loadu_ps,
     _mm512_loadu_si512, _mm512_madd_epi16, _mm512_maddubs_epi16, _mm512_max_ps, _mm512_min_ps,
     _mm512_mul_ps, _mm512_or_si512, _mm512_reduce_add_ps, _mm512_reduce_max_ps,
-    _mm512_roundscale_ps, _mm512_scalef_ps, _mm512_set1_epi8, _mm512_set1_epi16, _mm512_set1_epi32,
-    _mm512_set1_ps, _mm512_sll_epi32, _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srai_epi16,
-    _mm512_srl_epi32, _mm512_srli_epi16, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_epi8,
-    _mm512_sub_ps,
+    _mm512_roundscale_ps, _mm512_scalef_ps, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_sll_epi32, _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srai_epi16, _mm512_srl_epi32,
+    _mm512_srli_epi16, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_ps,
 };
 
 use super::{Kernel, Simd};
@@ -32,14 +31,6 @@ impl<const VNNI: bool> Avx512<VNNI> {
 
     pub(crate) fn without_vnni(self) -> Avx512<false> {
         Avx512(())
-    }
-
-    /// Takes a number off each byte.
-    #[cfg(target_os = "linux")]
-    #[inline(always)]
-    pub(crate) fn sub_bytes(self, q: __m512i, x: u8) -> __m512i {
-        // SAFETY: `self` proves that the machine has the instructions.
-        unsafe { _mm512_sub_epi8(q, _mm512_set1_epi8(x.cast_signed())) }
     }
 
     #[inline]

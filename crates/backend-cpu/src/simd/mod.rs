@@ -18,8 +18,10 @@ mod scalar;
 
 use std::fmt;
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(crate) use avx512::Avx512;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use avx512::{Avx512, Bf16Dot, Bf16Work};
+pub(crate) use avx512::{Bf16Dot, Bf16Work};
 pub(crate) use math::{exp, exp2_of_negative, gelu_tanh, tanh, times_sigmoid};
 
 /// Lanes of one vector.

@@ -1,19 +1,19 @@
 //! The integer kernel on machines with tiles of bytes.
 //!
-//! A product of tiles is 16 tokens × 16 outputs over the columns that share a scale, exact in `i32`.
+//! A product of tiles is 16 tokens × 16 outputs over a block of columns, exact in `i32`.
 //! It is written to memory and added to sums in `f32` from there, by the rule of `integer` and in its
 //! order, so that results are those of any other kernel, to the bit.
 //!
-//! Tiles work on the products of the next units while vectors add up those of this one. The sums of
-//! a tile stay in registers for a whole stretch, and little else is written: while tiles are at work a
-//! machine has one port for wide vectors, and products that leave the first-level cache cost twice.
+//! Tiles work on the products of the next blocks while vectors add up those of this one. The sums of
+//! a tile stay in registers for a whole stretch, and little else is written: beside tiles wide
+//! vectors run at half their speed, and products that leave the first-level cache cost twice.
 #![allow(unsafe_code)]
 // Rows of a tile index several arrays at once.
 #![allow(clippy::needless_range_loop)]
 
 use std::mem::MaybeUninit;
 
-use super::{IntegerProduct, SOME_ROWS};
+use super::IntegerProduct;
 use crate::matrix::activations::BLOCK;
 use crate::matrix::form::{CHUNK, CHUNKS, Form, Width};
 use crate::matrix::unpack::{chunk_pair, factors};
@@ -23,13 +23,13 @@ use crate::simd::amx::{
 };
 use crate::simd::{Avx512, LANES, Simd};
 
-/// Fewer rows are not worth a tile.
-const LEAST_ROWS: usize = 12;
+/// Fewer rows gain nothing: a tile that is half full takes the time of a full one.
+const LEAST_ROWS: usize = 2 * TILE_ROWS;
 /// Blocks of a panel that are spread at once.
 const DEPTH: usize = 32;
 /// Places for products that were not added up yet.
 const PLACES: usize = 4;
-/// How many units products are ahead of sums. The last one of them is not written yet.
+/// How many blocks products are ahead of sums. The last one of them is not written yet.
 const AHEAD: usize = 3;
 
 type Vector = <Avx512<true> as Simd>::V;
@@ -56,9 +56,11 @@ impl Bytes {
     }
 }
 
-/// Computes a product, or says that it is better, or must be, computed without tiles.
+/// Computes a product, or says that it is better, or must be, computed without tiles. Blocks with
+/// two scales are twice as many products, and tiles were slower than vectors.
 pub(super) fn run(product: &IntegerProduct<'_>, (s, tiles): (Avx512<true>, Tiles)) -> bool {
-    let Some(bytes) = Bytes::of(product.form).filter(|_| product.x.n_rows >= LEAST_ROWS) else {
+    let gains = product.x.n_rows >= LEAST_ROWS && !product.form.halves;
+    let Some(bytes) = Bytes::of(product.form).filter(|_| gains) else {
         return false;
     };
     match bytes {
@@ -78,19 +80,18 @@ struct Work<'a, const SIGNED: bool> {
 struct Room {
     products: [[i32; PRODUCT]; PLACES],
     codes: [u8; DEPTH * CHUNKS * CHUNK],
-    scales: [f32; 2 * DEPTH * LANES],
-    biases: [f32; 2 * DEPTH * LANES],
+    scales: [f32; DEPTH * LANES],
+    biases: [f32; DEPTH * LANES],
     last_codes: [[i8; DEPTH * BLOCK]; TILE_ROWS],
     last_scales: [[f32; DEPTH]; TILE_ROWS],
-    last_shifts: [[f32; 2 * DEPTH]; TILE_ROWS],
+    last_shifts: [[f32; DEPTH]; TILE_ROWS],
 }
 
-/// Blocks of a stretch, and units of a block.
+/// Blocks of a stretch.
 #[derive(Clone, Copy)]
 struct Blocks {
     first: usize,
     n: usize,
-    per_block: usize,
 }
 
 /// A stretch of a panel.
@@ -118,7 +119,7 @@ struct Tokens {
 /// The product that is started next.
 struct Feed {
     tokens: Tokens,
-    unit: usize,
+    block: usize,
     /// Products that were started.
     n: usize,
     /// Where the last one goes.
@@ -126,15 +127,9 @@ struct Feed {
     places: *mut i32,
 }
 
-impl Blocks {
-    fn n_units(self) -> usize {
-        self.n * self.per_block
-    }
-}
-
 impl<const SIGNED: bool> TileWork for Work<'_, SIGNED> {
     fn depth(&self) -> usize {
-        self.product.form.unit()
+        BLOCK
     }
 
     #[inline(always)]
@@ -143,28 +138,15 @@ impl<const SIGNED: bool> TileWork for Work<'_, SIGNED> {
         let mut room = MaybeUninit::<Room>::uninit();
         let room = room.as_mut_ptr();
         let n_panels = self.product.cols.div_ceil(LANES);
-        let per_block = if form.halves { 2 } else { 1 };
-        // Of equal lengths, as well as can be.
-        let step = form.n_blocks.div_ceil(form.n_blocks.div_ceil(DEPTH)).max(1);
-        let stretch_from = |first: usize| {
-            let n = (form.n_blocks - first).min(step);
-            Blocks { first, n, per_block }
-        };
-        // SAFETY: each panel and block is the product's, and the last tokens are kept for each.
-        unsafe {
-            if self.product.x.n_rows <= SOME_ROWS {
+        // Stretches of equal lengths, as well as can be.
+        let step = form.n_blocks.div_ceil(form.n_blocks.div_ceil(DEPTH).max(1)).max(1);
+        for first in (0..form.n_blocks).step_by(step) {
+            let blocks = Blocks { first, n: (form.n_blocks - first).min(step) };
+            // SAFETY: each panel and block is the product's, and the last tokens are kept.
+            unsafe {
+                self.keep_last_tokens(blocks, room);
                 for panel in 0..n_panels {
-                    for first in (0..form.n_blocks).step_by(step) {
-                        self.keep_last_tokens(stretch_from(first), room);
-                        self.stretch(s, stretch_from(first), panel, room);
-                    }
-                }
-            } else {
-                for first in (0..form.n_blocks).step_by(step) {
-                    self.keep_last_tokens(stretch_from(first), room);
-                    for panel in 0..n_panels {
-                        self.stretch(s, stretch_from(first), panel, room);
-                    }
+                    self.stretch(s, blocks, panel, room);
                 }
             }
         }
@@ -189,13 +171,12 @@ impl<const SIGNED: bool> Work<'_, SIGNED> {
             (&raw mut (*room).last_shifts).write_bytes(0, 1);
             (&mut (*room).last_codes, &mut (*room).last_scales, &mut (*room).last_shifts)
         };
-        let (n_codes, n_units) = (blocks.n * BLOCK, blocks.n_units());
+        let n_codes = blocks.n * BLOCK;
         for i in 0..n {
             let block = (first + i) * x.n_blocks + blocks.first;
-            let unit = (first + i) * x.units_per_row + blocks.first * blocks.per_block;
             codes[i][..n_codes].copy_from_slice(&x.codes[block * BLOCK..][..n_codes]);
             scales[i][..blocks.n].copy_from_slice(&x.scales[block..][..blocks.n]);
-            shifts[i][..n_units].copy_from_slice(&x.shifts[unit..][..n_units]);
+            shifts[i][..blocks.n].copy_from_slice(&x.shifts[block..][..blocks.n]);
         }
     }
 
@@ -228,7 +209,7 @@ impl<const SIGNED: bool> Work<'_, SIGNED> {
         room: *mut Room,
     ) -> Panel {
         let form = self.product.form;
-        let units = (blocks.first * blocks.per_block, blocks.n_units());
+        let units = (blocks.first, blocks.n);
         // SAFETY: the product has this panel, and `room` has room for `DEPTH` blocks.
         unsafe {
             let panel = self.product.panels.as_ptr().add(index * form.panel_bytes);
@@ -289,14 +270,14 @@ impl<const SIGNED: bool> Work<'_, SIGNED> {
     /// As [`Work::stretch`].
     #[inline(always)]
     unsafe fn tokens<const AFFINE: bool>(&self, s: Avx512<true>, panel: &Panel, room: *mut Room) {
-        let (n_rows, n_units) = (self.product.x.n_rows, panel.blocks.n_units());
-        let n_products = n_rows.div_ceil(TILE_ROWS) * n_units;
-        // SAFETY: units, rows and places are there; `AHEAD` products and the one that is added up
+        let (n_rows, n_blocks) = (self.product.x.n_rows, panel.blocks.n);
+        let n_products = n_rows.div_ceil(TILE_ROWS) * n_blocks;
+        // SAFETY: blocks, rows and places are there; `AHEAD` products and the one that is added up
         // have places of their own, and each is written before it is added up.
         unsafe {
             let places = (&raw mut (*room).products).cast::<i32>();
             let tokens = self.tokens_from(0, panel.blocks, room);
-            let mut feed = Feed { tokens, unit: 0, n: 0, last: places, places };
+            let mut feed = Feed { tokens, block: 0, n: 0, last: places, places };
             for _ in 0..n_products.min(AHEAD) {
                 self.feed(&mut feed, panel, room);
             }
@@ -304,14 +285,14 @@ impl<const SIGNED: bool> Work<'_, SIGNED> {
             for first in (0..n_rows).step_by(TILE_ROWS) {
                 let tokens = self.tokens_from(first, panel.blocks, room);
                 let mut sums = self.take_sums(s, &tokens, panel);
-                for unit in 0..n_units {
+                for block in 0..n_blocks {
                     if feed.n < n_products {
                         self.feed(&mut feed, panel, room);
                     } else {
                         finish(!feed.n.is_multiple_of(2), feed.last);
                     }
                     let product = places.add(place % PLACES * PRODUCT);
-                    add_up::<AFFINE>(&mut sums, product, &tokens, panel, unit);
+                    add_up::<AFFINE>(&mut sums, product, &tokens, panel, block);
                     place += 1;
                 }
                 self.put_sums(s, sums, &tokens, panel);
@@ -325,20 +306,19 @@ impl<const SIGNED: bool> Work<'_, SIGNED> {
     /// As [`Work::stretch`]; there is one left.
     #[inline(always)]
     unsafe fn feed(&self, feed: &mut Feed, panel: &Panel, room: *const Room) {
-        let columns = BLOCK / panel.blocks.per_block;
         // SAFETY: by the caller's promise.
         unsafe {
-            if feed.unit == panel.blocks.n_units() {
+            if feed.block == panel.blocks.n {
                 feed.tokens = self.tokens_from(feed.tokens.first + TILE_ROWS, panel.blocks, room);
-                feed.unit = 0;
+                feed.block = 0;
             }
             let (x, stride) = feed.tokens.codes;
-            let x = (x.add(feed.unit * columns), stride);
-            let codes = panel.codes.add(feed.unit * columns * LANES);
+            let x = (x.add(feed.block * BLOCK), stride);
+            let codes = panel.codes.add(feed.block * BLOCK * LANES);
             multiply::<SIGNED>(!feed.n.is_multiple_of(2), x, codes, feed.last);
             feed.last = feed.places.add(feed.n % PLACES * PRODUCT);
         }
-        feed.unit += 1;
+        feed.block += 1;
         feed.n += 1;
     }
 
@@ -357,14 +337,13 @@ impl<const SIGNED: bool> Work<'_, SIGNED> {
                 let scales = (&raw const (*room).last_scales).cast::<f32>();
                 let shifts = (&raw const (*room).last_shifts).cast::<f32>();
                 let (codes, scales) = ((codes, DEPTH * BLOCK), (scales, DEPTH));
-                return Tokens { codes, scales, shifts: (shifts, 2 * DEPTH), first, n };
+                return Tokens { codes, scales, shifts: (shifts, DEPTH), first, n };
             }
             let block = first * x.n_blocks + blocks.first;
-            let unit = first * x.units_per_row + blocks.first * blocks.per_block;
             Tokens {
                 codes: (x.codes.as_ptr().add(block * BLOCK), x.n_blocks * BLOCK),
                 scales: (x.scales.as_ptr().add(block), x.n_blocks),
-                shifts: (x.shifts.as_ptr().add(unit), x.units_per_row),
+                shifts: (x.shifts.as_ptr().add(block), x.n_blocks),
                 first,
                 n,
             }
@@ -438,26 +417,26 @@ impl<const SIGNED: bool> Work<'_, SIGNED> {
     }
 }
 
-/// Adds the product of one unit to sums.
+/// Adds the product of one block to sums.
 ///
 /// # Safety
-/// The product, the tokens and the unit are there.
+/// The product, the tokens and the block are there.
 #[inline(always)]
 unsafe fn add_up<const AFFINE: bool>(
     sums: &mut Sums,
     product: *const i32,
     tokens: &Tokens,
     panel: &Panel,
-    unit: usize,
+    block: usize,
 ) {
     // SAFETY: by the caller's promise.
     unsafe {
         let (x_scales, stride) = tokens.scales;
-        let x_scales = (x_scales.add(unit / panel.blocks.per_block), stride);
-        add_product(sums, product, panel.scales.add(unit * LANES), x_scales);
+        let x_scales = (x_scales.add(block), stride);
+        add_product(sums, product, panel.scales.add(block * LANES), x_scales);
         if AFFINE {
             let (shifts, stride) = tokens.shifts;
-            add_bias(sums, panel.biases.add(unit * LANES), (shifts.add(unit), stride));
+            add_bias(sums, panel.biases.add(block * LANES), (shifts.add(block), stride));
         }
     }
 }
