@@ -34,7 +34,7 @@ fn main() {
     if std::env::var(ISA).is_ok() {
         return measure_all(threads);
     }
-    let x86 = ["avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16"];
+    let x86 = ["avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx"];
     for isa in ["scalar"].into_iter().chain(x86).chain(["neon", "dotprod", "i8mm"]) {
         let exe = std::env::current_exe().expect("an example has a file");
         let done = Command::new(exe).args(std::env::args().skip(1)).env(ISA, isa).status();

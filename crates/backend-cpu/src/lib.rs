@@ -7,8 +7,8 @@
 //! This room knows programs and the backend contract. It knows no model family, no tokeniser and no
 //! other backend.
 //!
-//! `LAPIDARY_CPU_ISA=scalar|avx2|avxvnni|avx512|avx512vnni|avx512bf16|neon|dotprod|i8mm` overrides the
-//! instruction set that `load` picks: the widest of the machine.
+//! `LAPIDARY_CPU_ISA=scalar|avx2|avxvnni|avx512|avx512vnni|avx512bf16|amx|neon|dotprod|i8mm` overrides
+//! the instruction set that `load` picks: the widest of the machine.
 
 mod aligned;
 mod cache;

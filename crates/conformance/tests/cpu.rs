@@ -119,6 +119,12 @@ fn avx512bf16_instructions() {
     with_isa("avx512bf16");
 }
 
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn amx_instructions() {
+    with_isa("amx");
+}
+
 #[cfg(target_arch = "aarch64")]
 #[test]
 fn neon_instructions() {

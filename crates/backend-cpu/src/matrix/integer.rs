@@ -17,6 +17,9 @@
 // Rows and panels of a tile index several arrays at once.
 #![allow(clippy::needless_range_loop)]
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod tiles;
+
 use std::mem::MaybeUninit;
 
 use super::activations::{ActivationRows, BLOCK};
@@ -98,6 +101,10 @@ impl<'a> IntegerProduct<'a> {
     /// Computes it. Each stretch and each tile is a kernel of its own, so that the many shapes of
     /// tiles are compiled once per instruction set; a call costs little beside a tile.
     pub(crate) fn run(&self, isa: Isa) {
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if isa.tiles().is_some_and(|tiles| tiles::run(self, tiles)) {
+            return;
+        }
         let mut room = MaybeUninit::<Spread>::uninit();
         let room = room.as_mut_ptr();
         let few = self.x.n_rows <= FEW_ROWS;

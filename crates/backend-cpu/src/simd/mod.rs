@@ -5,6 +5,8 @@
 //! the proof that the machine has the instructions: it comes only from detection.
 #![allow(unsafe_code)]
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(crate) mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -16,6 +18,8 @@ mod scalar;
 
 use std::fmt;
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(crate) use avx512::Avx512;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::{Bf16Dot, Bf16Work};
 pub(crate) use math::{exp, exp2_of_negative, gelu_tanh, tanh, times_sigmoid};
@@ -45,6 +49,9 @@ pub(crate) enum Isa {
     /// The same with dot products of pairs of `bf16`.
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16(avx512::Avx512<true>, Bf16Dot),
+    /// The same with products of tiles of bytes.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    Amx(avx512::Avx512<true>, Bf16Dot, amx::Tiles),
     /// NEON: four registers per vector.
     #[cfg(target_arch = "aarch64")]
     Neon(neon::Neon<{ neon::PLAIN }>),
@@ -243,6 +250,10 @@ impl Isa {
             all.extend(avx512::Avx512::detect().map(Isa::Avx512Vnni));
             let both = avx512::Avx512::detect().zip(Bf16Dot::detect());
             all.extend(both.map(|(s, dot)| Isa::Avx512Bf16(s, dot)));
+            #[cfg(target_os = "linux")]
+            if let Some(((s, dot), tiles)) = both.zip(amx::Tiles::detect()) {
+                all.push(Isa::Amx(s, dot, tiles));
+            }
         }
         #[cfg(target_arch = "aarch64")]
         {
@@ -267,6 +278,8 @@ impl Isa {
             Isa::Avx512Vnni(_) => "avx512vnni",
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Bf16(..) => "avx512bf16",
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Isa::Amx(..) => "amx",
             #[cfg(target_arch = "aarch64")]
             Isa::Neon(_) => "neon",
             #[cfg(target_arch = "aarch64")]
@@ -281,6 +294,17 @@ impl Isa {
     pub(crate) fn bf16_dot(self) -> Option<Bf16Dot> {
         match self {
             Isa::Avx512Bf16(_, dot) => Some(dot),
+            #[cfg(target_os = "linux")]
+            Isa::Amx(_, dot, _) => Some(dot),
+            _ => None,
+        }
+    }
+
+    /// Products of tiles of bytes, if this set has them.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    pub(crate) fn tiles(self) -> Option<(Avx512<true>, amx::Tiles)> {
+        match self {
+            Isa::Amx(s, _, tiles) => Some((s, tiles)),
             _ => None,
         }
     }
@@ -307,6 +331,8 @@ impl Isa {
             Isa::AvxVnni(s) => s.without_vnni().run(kernel),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni(s) | Isa::Avx512Bf16(s, _) => s.without_vnni().run(kernel),
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Isa::Amx(s, ..) => s.without_vnni().run(kernel),
             #[cfg(target_arch = "aarch64")]
             Isa::Dotprod(s) => s.plain().run(kernel),
             #[cfg(target_arch = "aarch64")]
@@ -328,6 +354,8 @@ impl Isa {
             Isa::Avx512(s) => s.run(kernel),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni(s) | Isa::Avx512Bf16(s, _) => s.run(kernel),
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Isa::Amx(s, ..) => s.run(kernel),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon(s) => s.run(kernel),
             #[cfg(target_arch = "aarch64")]

@@ -202,3 +202,45 @@ fn a_row_is_the_same_in_any_company() {
         }
     }
 }
+
+/// Tiles against vectors: every width of codes, one scale or two per block, affine or not, offsets
+/// that fit signed bytes and one that does not, odd columns, and rows that fill tiles or do not.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[test]
+fn tiles_give_the_bits_of_vectors() {
+    let Ok(tiles) = Isa::named("amx") else {
+        eprintln!("SKIPPED amx: this machine does not have it");
+        return;
+    };
+    let vectors = Isa::named("avx512vnni").expect("whoever has tiles has these");
+    let (workers, mut noise) = (Workers::new(2), Noise(23));
+    let scale = ScaleFormat::Plain { dtype: DType::F16 };
+    let whole_rows = [(4, 8), (5, 0), (6, 32), (8, 128), (8, 0), (8, 100), (7, 200)];
+    let mut cases: Vec<_> = layouts().into_iter().map(|l| (l, 48 * 24)).collect();
+    for (bits, offset) in whole_rows {
+        for (cols, affine) in [(1usize, false), (37, true), (1000, false), (1311, true)] {
+            let layout = QuantLayout { bits, group: cols as u32, offset, scale, affine };
+            cases.push((layout, cols));
+        }
+    }
+    for (i, (layout, cols)) in cases.into_iter().enumerate() {
+        let rows = [5usize, 16, 37, 64][i % 4];
+        let decl = WeightDecl::quant([rows as u64, cols as u64], layout);
+        let store = store_of(&decl, &mut noise);
+        let packed =
+            PackedWeight::pack(&RowSource::of("w", &decl, &store).unwrap(), &workers).unwrap();
+        assert!(matches!(packed, PackedWeight::Quant(_)), "{layout:?}");
+        let mut x: Vec<f32> = (0..70 * cols).map(|_| noise.float()).collect();
+        x[33 * cols] = f32::INFINITY;
+        for n_tokens in (1..=70).filter(|n| i < 4 || n % 7 == i % 7 || n % 16 == 0) {
+            let product = |isa| {
+                let cpu = Cpu { isa, workers: &workers, exact: false };
+                let (mut y, mut room) = (vec![0.0f32; n_tokens * rows], Activations::default());
+                packed.matmul(cpu, 0, None, &x[..n_tokens * cols], &mut room, &mut y).unwrap();
+                y.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+            };
+            let same = product(tiles) == product(vectors);
+            assert!(same, "{layout:?}, {rows} × {cols}, {n_tokens} tokens");
+        }
+    }
+}
