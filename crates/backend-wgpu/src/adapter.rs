@@ -51,6 +51,8 @@ pub(crate) struct Abilities {
     pub max_binding: u64,
     /// The most bytes of one buffer of weights.
     pub max_shard: u64,
+    /// Keys that one kernel goes over for a token at most, if not as many as it gains from.
+    pub max_keys: Option<u64>,
     /// The most bytes that a workgroup shares.
     pub max_workgroup_bytes: u32,
     /// The most workgroups in one direction.
@@ -70,7 +72,27 @@ pub(crate) struct Adapter {
     pub abilities: Abilities,
 }
 
+/// How the devices begin in `/dev` through which drivers reach GPUs.
+const DEVICES: &[&str] =
+    &["accel", "dri", "dxg", "kfd", "kgsl", "mali", "nvgpu", "nvhost", "nvidia", "nvmap", "pvr"];
+
+/// Whether one of some devices may be that of a GPU.
+fn may_be_gpu(mut names: impl Iterator<Item = String>) -> bool {
+    names.any(|name| DEVICES.iter().any(|device| name.starts_with(device)))
+}
+
 impl Api {
+    /// Why there is no GPU, if the system shows that without its drivers: on Linux each has a device,
+    /// and without one there is only software, which takes memory and half a second to say so.
+    pub(crate) fn absent(self) -> Option<String> {
+        if self != Api::Vulkan || cfg!(not(target_os = "linux")) {
+            return None;
+        }
+        let entries = std::fs::read_dir("/dev").ok()?;
+        let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        (!may_be_gpu(names)).then(|| "no GPU has a device in /dev".to_string())
+    }
+
     /// The word behind `--backend`.
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -160,13 +182,27 @@ pub(crate) struct Switches {
     pub limits: bool,
     /// The most bytes of one buffer of weights, if that is to be less than a binding.
     pub shard: Option<u64>,
+    /// Keys that one kernel goes over for a token at most; tests make it small.
+    pub keys: Option<u64>,
 }
 
 impl Switches {
-    pub(crate) const ALL: Self =
-        Switches { subgroups: true, f16: true, matrices: true, limits: true, shard: None };
-    pub(crate) const NONE: Self =
-        Switches { subgroups: false, f16: false, matrices: false, limits: false, shard: None };
+    pub(crate) const ALL: Self = Switches {
+        subgroups: true,
+        f16: true,
+        matrices: true,
+        limits: true,
+        shard: None,
+        keys: None,
+    };
+    pub(crate) const NONE: Self = Switches {
+        subgroups: false,
+        f16: false,
+        matrices: false,
+        limits: false,
+        shard: None,
+        keys: None,
+    };
 
     fn from_environment() -> Result<Self, String> {
         match std::env::var(FEATURES_VARIABLE) {
@@ -211,6 +247,7 @@ impl Abilities {
             times: profile::is_wanted() && features.contains(wgpu::Features::TIMESTAMP_QUERY),
             subgroup_size: [info.subgroup_min_size, info.subgroup_max_size],
             max_binding,
+            max_keys: wanted.keys,
             max_shard: wanted.shard.map_or(max_binding, |bytes| bytes.min(max_binding)),
             max_workgroup_bytes: if wanted.limits { memory } else { memory.min(LEAST_WORKGROUP) },
             max_groups: limits.max_compute_workgroups_per_dimension,
@@ -279,7 +316,14 @@ pub(crate) fn forget_adapters(api: Api) {
 
 #[cfg(test)]
 mod tests {
-    use super::Switches;
+    use super::{Switches, may_be_gpu};
+
+    #[test]
+    fn gpus_have_devices() {
+        let of = |names: &[&str]| may_be_gpu(names.iter().map(ToString::to_string));
+        assert!(of(&["null", "nvidiactl"]) && of(&["dri"]) && of(&["tty", "mali0"]));
+        assert!(!of(&["null", "tty", "kvm", "shm", "vda"]) && !of(&[]));
+    }
 
     #[test]
     fn words_switch_abilities_on() {

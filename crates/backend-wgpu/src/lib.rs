@@ -103,11 +103,21 @@ impl WgpuBackend {
     /// The same with weights in buffers of so many bytes at most; for tests of what large models
     /// need.
     pub const fn with_shards(self, max_bytes: u64) -> Self {
-        let switches = match self.switches {
+        let switches = self.known_switches();
+        WgpuBackend { switches: Some(Switches { shard: Some(max_bytes), ..switches }), ..self }
+    }
+
+    /// The same with tokens that see more keys than this worked on as those of long contexts are.
+    pub const fn with_most_keys(self, most: u64) -> Self {
+        let switches = self.known_switches();
+        WgpuBackend { switches: Some(Switches { keys: Some(most), ..switches }), ..self }
+    }
+
+    const fn known_switches(&self) -> Switches {
+        match self.switches {
             Some(switches) => switches,
             None => Switches::ALL,
-        };
-        WgpuBackend { switches: Some(Switches { shard: Some(max_bytes), ..switches }), ..self }
+        }
     }
 }
 
@@ -127,9 +137,17 @@ impl Backend for WgpuBackend {
         Ok(self.api.adapters(self.switches)?.iter().map(Adapter::device).collect())
     }
 
+    fn absent(&self) -> Option<String> {
+        self.api.absent()
+    }
+
     fn passes_over(&self, device: &Device) -> Option<String> {
-        let software = device.isa == adapter::SOFTWARE;
-        software.then(|| format!("{} is no GPU, but software", device.name))
+        if device.isa != adapter::SOFTWARE {
+            return None;
+        }
+        // What draws pictures in software is large, and is not to stay in memory for nothing.
+        adapter::forget_adapters(self.api);
+        Some(format!("{} is no GPU, but software", device.name))
     }
 
     fn preferred_chunk(&self) -> u32 {

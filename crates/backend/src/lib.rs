@@ -120,6 +120,12 @@ pub trait Backend: Send + Sync {
     /// The devices that can be used now; `Err` says why there is none.
     fn probe(&self) -> Result<Vec<Device>>;
 
+    /// Why there can be no device for who leaves the choice open, if that is known without asking
+    /// for devices: to ask may load large drivers.
+    fn absent(&self) -> Option<String> {
+        None
+    }
+
     /// Why nobody who leaves the choice open should be given a device; `None` if they should.
     fn passes_over(&self, _device: &Device) -> Option<String> {
         None

@@ -52,6 +52,10 @@ impl Registry {
     pub fn auto(&self) -> Result<(&dyn Backend, Device, Vec<String>)> {
         let mut passed = Vec::new();
         for backend in self.iter() {
+            if let Some(why) = backend.absent() {
+                passed.push(format!("backend `{}`: {why}", backend.name()));
+                continue;
+            }
             match first_device(backend) {
                 Ok(device) => match backend.passes_over(&device) {
                     None => return Ok((backend, device, passed)),
