@@ -71,7 +71,7 @@ pub(crate) struct When {
     pub keys: Keys,
 }
 
-/// Keys that a query of a call sees, at most.
+/// For how many keys a kernel is meant: those of the newest position of a call and all before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keys {
     Any,

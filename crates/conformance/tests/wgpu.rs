@@ -69,6 +69,12 @@ fn properties_of_random_models() {
     check(GPU, |gpu| random_models(gpu, 0));
 }
 
+/// Tokens go from one kernel for all of attention to several as their context grows.
+#[test]
+fn properties_of_random_models_with_long_contexts() {
+    check(GPU.with_most_keys(3), |gpu| random_models(gpu, 0));
+}
+
 /// The first is dense, and tiny checkpoints of that kind are tried with the least, too.
 #[test]
 fn m3_properties_of_random_models_with_the_least() {

@@ -231,6 +231,10 @@ impl Isa {
 
     /// One of the machine's sets by name.
     pub(crate) fn named(name: &str) -> Result<Self, String> {
+        // Tiles are tried only for who asks for them: to name another is the way around a trial.
+        if let Some(isa) = Self::without_tiles().into_iter().find(|isa| isa.name() == name) {
+            return Ok(isa);
+        }
         let all = Self::all();
         all.iter().find(|isa| isa.name() == name).copied().ok_or_else(|| {
             let known: Vec<_> = all.iter().map(|isa| isa.name()).collect();
@@ -241,6 +245,18 @@ impl Isa {
     /// Every set of this machine, narrowest first.
     pub(crate) fn all() -> Vec<Self> {
         #[allow(unused_mut)]
+        let mut all = Self::without_tiles();
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if let Some(Isa::Avx512Bf16(s, dot)) = all.last().copied()
+            && let Some(tiles) = amx::Tiles::detect()
+        {
+            all.push(Isa::Amx(s, dot, tiles));
+        }
+        all
+    }
+
+    fn without_tiles() -> Vec<Self> {
+        #[allow(unused_mut)]
         let mut all = vec![Isa::Scalar(scalar::Scalar)];
         #[cfg(target_arch = "x86_64")]
         {
@@ -250,10 +266,6 @@ impl Isa {
             all.extend(avx512::Avx512::detect().map(Isa::Avx512Vnni));
             let both = avx512::Avx512::detect().zip(Bf16Dot::detect());
             all.extend(both.map(|(s, dot)| Isa::Avx512Bf16(s, dot)));
-            #[cfg(target_os = "linux")]
-            if let Some(((s, dot), tiles)) = both.zip(amx::Tiles::detect()) {
-                all.push(Isa::Amx(s, dot, tiles));
-            }
         }
         #[cfg(target_arch = "aarch64")]
         {

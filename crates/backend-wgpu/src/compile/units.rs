@@ -219,7 +219,7 @@ impl MethodCompiler<'_> {
         };
         one.compile(self, &operands);
         let (_, cache) = self.cache(one.state);
-        let keys = Keys::Beyond(one.most_keys(&cache));
+        let keys = Keys::Beyond(one.most_keys(self.abilities, &cache));
         match (nodes.queries, heads) {
             (Queries::Heads(own), Some(values)) => self.heads_of(&own, values, turned, keys),
             _ => ops::rms_norm::rms_norm(self, one.q_norm, Some((table, pairs)), q, turned, keys),

@@ -115,10 +115,12 @@ impl Call<'_> {
     /// Takes the commands that were recorded ahead, if they are all of this call.
     pub(super) fn choose(&mut self) {
         let budget = self.gpu.speed.per_submission();
-        let ahead = self.ahead.take().filter(|recorded| {
-            self.is_whole && self.is_like(recorded) && recorded.commands.work <= budget
-        });
-        self.chosen = ahead.map(|recorded| recorded.commands);
+        let Some(recorded) = self.ahead.take() else { return };
+        if self.is_whole && self.is_like(&recorded) && recorded.commands.work <= budget {
+            self.chosen = Some(recorded.commands);
+        } else if let Some(upload) = recorded.commands.upload {
+            self.short.give_back(upload);
+        }
     }
 
     /// Whether commands are those of this call.

@@ -1,5 +1,5 @@
-//! Memory of the host that the device reads long feeds from, kept from call to call: to make it anew
-//! takes longer than to fill it.
+//! Memory of the host that the device reads feeds from, kept from call to call: to make it anew takes
+//! longer than to fill it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -35,12 +35,13 @@ impl Uploads {
         let is_large = |upload: &Upload| upload.buffer.size() >= size_bytes;
         let ready = |upload: &Upload| is_large(upload) && upload.is_mapped();
         let mut at = self.kept.iter().position(ready);
+        if at.is_none() {
+            // What is too small now would only be in the way.
+            self.kept.retain(is_large);
+        }
         if at.is_none() && self.kept.len() >= MOST {
             gpu.wait()?;
             at = self.kept.iter().position(ready);
-            if at.is_none() {
-                self.kept.clear();
-            }
         }
         let Some(at) = at else {
             let buffer = gpu.upload_buffer(size_bytes)?;
@@ -52,6 +53,12 @@ impl Uploads {
             Some(Err(e)) => Err(Error::Device(format!("{}: {e}", gpu.name))),
             _ => Ok(upload),
         }
+    }
+
+    /// Keeps a buffer that was not used; it is still mapped.
+    pub(super) fn give_back(&mut self, upload: Upload) {
+        let mapped = Arc::new(Mutex::new(Some(Ok(()))));
+        self.kept.push(Upload { mapped, ..upload });
     }
 
     /// Keeps a buffer that the device was told to read.

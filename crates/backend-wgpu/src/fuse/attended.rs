@@ -87,8 +87,11 @@ fn find(
     });
     let (at, queries) = found.filter(|_| graph.has_one_reader(q))?;
     if let Queries::Heads(heads) = queries {
-        // What it writes must be what is read, and nobody in between may need it.
-        let own = matches!(&graph.node(heads.write).op, Op::KvWrite { state: s } if s == state);
+        // What it writes must be what is read, at the same slots and positions, and nobody in
+        // between may need it.
+        let write = graph.node(heads.write);
+        let own = matches!(&write.op, Op::KvWrite { state: s } if s == state)
+            && write.inputs[2..4] == node.inputs[1..3];
         let reads = |i: usize| match &graph.node(i).op {
             Op::Attention { state: s, .. } => s == state,
             _ => false,

@@ -102,14 +102,19 @@ impl Tuning<'_> {
     pub(crate) fn matvec_unit(&self, units: usize) -> MatvecTile {
         let parts = UNIT / TILE_ROWS;
         let most = self.abilities.max_invocations as usize / parts / 8;
-        let slots = UNIT_SLOTS.min(most);
+        let slots = UNIT_SLOTS.min(most / self.step() * self.step()).max(self.step());
         let unroll = (2..=3).find(|u| units.is_multiple_of(slots * u)).unwrap_or(2);
         MatvecTile { parts, invocations: slots * 8, tiles: 2, unroll }
     }
 
     /// [`whole_rounds`] of whole subgroups.
     fn whole_rounds(&self, units: usize, slots: usize, unroll: usize) -> (usize, usize) {
-        whole_rounds(units, slots, unroll, (self.subgroup() / TILE_ROWS).max(4))
+        whole_rounds(units, slots, unroll, self.step())
+    }
+
+    /// Slots of a whole subgroup, or of four tiles of rows.
+    fn step(&self) -> usize {
+        (self.subgroup() / TILE_ROWS).max(4)
     }
 
     /// Whether kernels that make rows of so many channels can keep them in bytes, too.
@@ -127,12 +132,15 @@ impl Tuning<'_> {
         units: usize,
         tokens: usize,
     ) -> bool {
-        let groups = tiles.div_ceil(tile.tiles);
+        let groups = tiles.div_ceil(tile.parts * tile.tiles);
+        let kept = if tile.parts > 1 { tokens * UNIT * 4 } else { 0 };
+        let subgroups = tile.parts * tile.invocations / self.subgroup().max(1);
         let bytes = tokens * units.next_multiple_of(4) * (64 + 16)
-            + tile.tiles * tokens * 8 * (tile.invocations / self.subgroup().max(1)) * 4;
+            + tile.tiles * tokens * 8 * subgroups * 4
+            + kept;
         self.subgroup() >= 8
             && groups <= LOCAL_GROUPS
-            && tokens * units * 8 <= LOCAL_EACH * tile.invocations
+            && tokens * units * 8 <= LOCAL_EACH * tile.parts * tile.invocations
             && bytes <= self.abilities.max_workgroup_bytes as usize
     }
 

@@ -5,8 +5,8 @@ use super::attention_many::ManyQueries;
 use crate::compile::MethodCompiler;
 use crate::step::{Keys, Value, Work};
 
-/// Queries over a cache, where not one kernel makes all of `keys`. `x` is queries, slots, positions,
-/// and perhaps horizons.
+/// Queries over a cache, in calls of such keys. `x` is queries, slots, positions, and perhaps
+/// horizons.
 pub(crate) fn attention(
     cx: &mut MethodCompiler<'_>,
     state: &str,

@@ -62,8 +62,9 @@ impl One<'_> {
     }
 
     /// The most keys of a token for which it is better than several kernels.
-    pub(crate) fn most_keys(&self, cache: &CacheShape) -> u64 {
+    pub(crate) fn most_keys(&self, abilities: &Abilities, cache: &CacheShape) -> u64 {
         let most = MOST_NUMBERS / u64::from(self.spec.head_dim);
+        let most = abilities.max_keys.unwrap_or(most);
         let seen = self.spec.window.map_or(cache.capacity as u64, u64::from);
         // Who never sees more needs no others.
         if seen <= most { u64::MAX } else { most }
@@ -124,7 +125,7 @@ impl One<'_> {
         };
         kernel = horizons.into_iter().fold(kernel, Kernel::read);
         kernel = bytes.into_iter().flatten().fold(kernel, Kernel::write);
-        let keys = Keys::Most(self.most_keys(&cache));
+        let keys = Keys::Most(self.most_keys(cx.abilities, &cache));
         let work = Work::Keys(y.rows, 2 * y.channels as u64, cache.capacity as u64);
         kernel.when(When { rows: y.rows, least: 1, most: 1, keys }).groups(
             cx,

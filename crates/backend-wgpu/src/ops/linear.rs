@@ -94,7 +94,8 @@ fn packed(
     let few = Tuning::few(coop);
     let most = few.last().copied().unwrap_or(0);
     let n_tiles = shards.iter().map(|(_, tiles, _)| tiles.len());
-    let shape = MatvecShape { gated: gated(gate), units: form.units(), bytes };
+    let n_gated = n_gated(cx, gate);
+    let shape = MatvecShape { gated: gated(gate), units: form.units(), bytes, n_gated };
     // Calls of fewer tokens have their bytes made by each workgroup.
     let local = |tokens: &&usize| {
         let own = |tiles| shape.activations(&tuning, tiles, **tokens) == Activations::OwnBytes;
@@ -153,10 +154,21 @@ struct MatvecShape {
     units: usize,
     /// Whether activations become bytes.
     bytes: bool,
+    /// Tokens up to which what a gate makes is kept in bytes.
+    n_gated: usize,
+}
+
+/// Tokens up to which what a gate makes is kept in bytes.
+fn n_gated(cx: &MethodCompiler<'_>, gate: Option<Gate>) -> usize {
+    let gate = gate.filter(|gate| gate.up.is_none());
+    gate.and_then(|gate| cx.bytes(gate.y)).map_or(0, |[bytes, _]| bytes.most_rows())
 }
 
 impl MatvecShape {
     fn tile(&self, tuning: &Tuning<'_>, tiles: usize, tokens: usize) -> MatvecTile {
+        if tokens <= self.n_gated {
+            return tuning.matvec_unit(self.units);
+        }
         let tile = tuning.matvec(tiles, self.units, tokens);
         if self.gated == Gated::Second { MatvecTile { tiles: 2, ..tile } } else { tile }
     }
@@ -249,15 +261,11 @@ impl Part<'_> {
         let (units, mut least) = (self.form.units(), 1);
         for &tokens in tokens {
             let gated = gated(self.gate);
-            let shape = MatvecShape { gated, units, bytes: rows.bytes };
-            let keep = self
-                .gate
-                .filter(|gate| gate.up.is_none())
-                .and_then(|gate| cx.bytes(gate.y).filter(|[bytes, _]| tokens <= bytes.most_rows()));
-            let tile = match keep {
-                Some(_) => tuning.matvec_unit(units),
-                None => shape.tile(tuning, self.tiles, tokens),
-            };
+            let n_gated = n_gated(cx, self.gate);
+            let shape = MatvecShape { gated, units, bytes: rows.bytes, n_gated };
+            let tile = shape.tile(tuning, self.tiles, tokens);
+            let kept = self.gate.filter(|_| tokens <= n_gated);
+            let keep = kept.and_then(|gate| cx.bytes(gate.y));
             let prepared = rows.of(tokens);
             let activations = match prepared {
                 Some(_) => Activations::Bytes,

@@ -2,7 +2,8 @@
 // PRE (PRE_WEIGHT) the norm of a, SCALE the factor s [width] (SCALAR: one number), POST (POST_WEIGHT)
 // z, BYTES z in bytes.
 // One workgroup per row, N vectors of V channels for each invocation: all are asked for before the
-// first is needed. The arithmetic is that of rms_norm, add and scale_by.
+// first is needed. The arithmetic is that of rms_norm, add and scale_by, but that
+// roots are divided by once.
 struct Params {
     len: u32,
     pre_eps: f32,

@@ -3,7 +3,7 @@
 //! A machine has it if four things hold. The processor says so (`cpuid`). The system saves the
 //! registers when it switches threads (`xgetbv`). The kernel gives this process leave to use them
 //! (`arch_prctl`): the first use by a thread makes its saved state 8 KiB larger, so it must be asked.
-//! And a product comes out right: some virtual machines announce the instructions and trap on them.
+//! And a product comes out right: a virtual machine may announce the instructions and trap on them.
 //!
 //! That trap is survived without a second process. While the one product is tried, a handler of
 //! `SIGILL` continues behind it, if the instruction that trapped is one of the product's; any other
