@@ -58,13 +58,17 @@ fn auto_says_what_it_picked_and_what_it_passed_over() {
         command
     };
     let ran = run(&mut without_drivers(hello())).done();
-    for word in ["note: backend `vulkan` can't be used here", "note: running on cpu"] {
+    for word in ["note: backend `vulkan`", "note: running on cpu"] {
         assert!(ran.stderr.contains(word), "{word}: {}", ran.stderr);
     }
+    // Where a machine has no GPU at all, no driver is asked.
+    let reasons = ["can't be used here", "no GPU has a device in /dev"];
+    assert!(reasons.iter().any(|why| ran.stderr.contains(why)), "{}", ran.stderr);
     let Some(device) = device() else { return };
     let ran = run(&mut hello()).done();
     if device["isa"] == "software" {
-        for word in ["note: backend `vulkan`: ", "no GPU, but software", "running on cpu"] {
+        // It is software, or was not even asked.
+        for word in ["note: backend `vulkan`: ", "no GPU", "running on cpu"] {
             assert!(ran.stderr.contains(word), "{word}: {}", ran.stderr);
         }
     } else {
