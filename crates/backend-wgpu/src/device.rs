@@ -16,6 +16,9 @@ use crate::speed::Speed;
 /// How long the host looks for outputs around the time when they are due; else it sleeps.
 const AWAKE: Duration = Duration::from_micros(200);
 
+/// How long it sleeps at once before that, least and most: what came early is not left waiting.
+const NAP: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(2)];
+
 /// How long outputs may stay away when all work is done.
 const SILENT: Duration = Duration::from_secs(10);
 
@@ -295,15 +298,6 @@ impl Gpu {
         self.poll(wgpu::PollType::Poll)
     }
 
-    /// Waits until all that was submitted is done, but no longer than that.
-    fn doze(&self, most: Duration) -> Result<()> {
-        let how = wgpu::PollType::Wait { submission_index: None, timeout: Some(most) };
-        match self.device.poll(how) {
-            Err(wgpu::PollError::Timeout) => self.check(),
-            _ => self.look(),
-        }
-    }
-
     /// Waits until all that was submitted is done.
     pub(crate) fn wait(&self) -> Result<()> {
         self.poll(wgpu::PollType::wait_indefinitely())
@@ -334,12 +328,14 @@ impl Coming {
         let fail = |why: String| Error::Device(format!("{}: {why}", gpu.name));
         let start = Instant::now();
         // A thread that sleeps is woken late, so it is awake when a token is due: after as long as
-        // for the one before.
+        // for the one before. (`wgpu` can be told how long to wait at most, but panics if another
+        // thread then finds all work done.)
         let due = Duration::from_nanos(gpu.waited.load(Ordering::Relaxed));
-        if due > AWAKE && lock(&self.mapped).is_none() {
-            gpu.doze(due - AWAKE)?;
-        }
         while lock(&self.mapped).is_none() && start.elapsed() < due + AWAKE {
+            let early = due.saturating_sub(start.elapsed() + AWAKE);
+            if early > NAP[0] {
+                std::thread::sleep((start.elapsed() / 4).clamp(NAP[0], NAP[1]).min(early));
+            }
             gpu.look()?;
             std::hint::spin_loop();
         }
