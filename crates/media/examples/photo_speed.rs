@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use lapidary_media::{Limits, Picture, patches, resize};
+use lapidary_media::{Image, Limits, patches, resize};
 use lapidary_program::{ImageSize, ImageSpec, PatchLayout, Resample, SoftTokens};
 
 fn main() {
@@ -15,17 +15,17 @@ fn main() {
         Err(e) => return eprintln!("{file}: {e}"),
     };
     let limits = Limits::default();
-    let picture = match Picture::decode(&bytes, &limits) {
-        Ok(picture) => picture,
+    let image = match Image::decode(&bytes, &limits) {
+        Ok(image) => image,
         Err(e) => return eprintln!("{file}: {e}"),
     };
-    println!("{}×{} pixels, {} bytes", picture.width(), picture.height(), bytes.len());
+    println!("{}×{} pixels, {} bytes", image.width(), image.height(), bytes.len());
     let spec = spec();
-    best("decode", || drop(Picture::decode(&bytes, &limits)));
-    best("resize to 896×896, bilinear", || drop(resize(&picture, 896, 896, Resample::Bilinear)));
-    best("patches, bicubic, 280 soft tokens", || drop(patches(&picture, &spec, None)));
-    best("patches, bicubic, 1120 soft tokens", || drop(patches(&picture, &spec, Some(1120))));
-    if let Ok(made) = patches(&picture, &spec, None) {
+    best("decode", || drop(Image::decode(&bytes, &limits)));
+    best("resize to 896×896, bilinear", || drop(resize(&image, 896, 896, Resample::Bilinear)));
+    best("patches, bicubic, 280 soft tokens", || drop(patches(&image, &spec, None)));
+    best("patches, bicubic, 1120 soft tokens", || drop(patches(&image, &spec, Some(1120))));
+    if let Ok(made) = patches(&image, &spec, None) {
         best("hash of 280 soft tokens", || {
             std::hint::black_box(made.hash());
         });

@@ -1,8 +1,8 @@
-//! Crops beside a long picture.
+//! Crops beside a long image.
 
 use lapidary_program::PanAndScan;
 
-/// A part of a picture, in pixels.
+/// A part of an image, in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crop {
     /// Its left edge.
@@ -15,9 +15,9 @@ pub struct Crop {
     pub height: u32,
 }
 
-/// The parts into which a long picture is cut along its longer side, or none.
+/// The parts into which a long image is cut along its longer side, or none.
 ///
-/// Each is then made ready as the whole picture is; the whole picture comes first.
+/// Each is then made ready as the whole image is; the whole image comes first.
 pub fn crops(width: u32, height: u32, spec: &PanAndScan) -> Vec<Crop> {
     let (long, short) = (width.max(height), width.min(height));
     if short == 0 || spec.min_crop == 0 || spec.max_crops == 0 {

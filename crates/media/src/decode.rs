@@ -1,4 +1,4 @@
-//! Files of pictures to RGB.
+//! Files of images to RGB.
 
 use std::io::Cursor;
 
@@ -12,41 +12,41 @@ use image::{ColorType, DynamicImage, ImageDecoder, ImageError, RgbImage};
 use crate::container;
 use crate::error::{Error, Result};
 use crate::limits::Limits;
-use crate::picture::Picture;
-use crate::sniff::{self, PictureFormat};
+use crate::image::Image;
+use crate::sniff::{self, ImageFormat};
 
 /// Bytes of what a PNG file holds beside its pixels, unpacked: colour profiles and texts.
 const MAX_PNG_ASIDE: u64 = 8 << 20;
 
 /// Progressive JPEG files have ten passes, or some more.
 const MAX_PASSES: u64 = 64;
-/// A picture of the largest size may have these.
+/// An image of the largest size may have these.
 const MAX_PASSES_OF_LARGEST: u64 = 16;
 
-pub(crate) fn picture(bytes: &[u8], limits: &Limits) -> Result<Picture> {
-    let format = sniff::picture(bytes)?;
+pub(crate) fn image(bytes: &[u8], limits: &Limits) -> Result<Image> {
+    let format = sniff::image(bytes)?;
     check_header(bytes, format, limits)?;
     let file = Cursor::new(bytes);
     let wrong = |source| failed(format, source, limits);
     match format {
-        PictureFormat::Png => {
+        ImageFormat::Png => {
             let mut bounds = bounded(limits);
             bounds.max_alloc = Some(limits.max_decode_bytes.min(MAX_PNG_ASIDE));
             let decoder = png::PngDecoder::with_limits(file, bounds).map_err(wrong)?;
             read(decoder, format, limits)
         }
-        PictureFormat::Jpeg => {
+        ImageFormat::Jpeg => {
             let decoder = jpeg::JpegDecoder::new(file).map_err(wrong)?;
             let (width, height) = decoder.dimensions();
             check_size(width.into(), height.into(), limits)?;
             check_passes(bytes, u64::from(width).saturating_mul(height.into()), limits)?;
             read(decoder, format, limits)
         }
-        PictureFormat::WebP => {
+        ImageFormat::WebP => {
             read(webp::WebPDecoder::new(file).map_err(wrong)?, format, limits)
         }
-        PictureFormat::Gif => read(gif::GifDecoder::new(file).map_err(wrong)?, format, limits),
-        PictureFormat::Bmp => read(bmp::BmpDecoder::new(file).map_err(wrong)?, format, limits),
+        ImageFormat::Gif => read(gif::GifDecoder::new(file).map_err(wrong)?, format, limits),
+        ImageFormat::Bmp => read(bmp::BmpDecoder::new(file).map_err(wrong)?, format, limits),
     }
 }
 
@@ -56,42 +56,42 @@ pub(crate) fn check_size(width: u64, height: u64, limits: &Limits) -> Result<()>
     let pixels = width.saturating_mul(height);
     if pixels == 0 || width > side || height > side || pixels > limits.max_pixels {
         let Limits { max_pixels, max_side, .. } = *limits;
-        return Err(Error::PictureSize { width, height, max_pixels, max_side });
+        return Err(Error::ImageSize { width, height, max_pixels, max_side });
     }
     Ok(())
 }
 
 /// Looks where decoders look too late: they read more than the header before they tell a size.
-fn check_header(bytes: &[u8], format: PictureFormat, limits: &Limits) -> Result<()> {
+fn check_header(bytes: &[u8], format: ImageFormat, limits: &Limits) -> Result<()> {
     let cut_short = || Error::CutShort { format: format.name() };
     match format {
-        PictureFormat::Png => {
+        ImageFormat::Png => {
             let sides = bytes.get(16..24).and_then(<[u8]>::as_array::<8>).ok_or_else(cut_short)?;
             let both = u64::from_be_bytes(*sides);
             check_size(both >> 32, both & u64::from(u32::MAX), limits)
         }
-        PictureFormat::Gif => {
+        ImageFormat::Gif => {
             let sides = bytes.get(6..10).and_then(<[u8]>::as_array::<4>).ok_or_else(cut_short)?;
             let both = u32::from_le_bytes(*sides);
             check_size((both & 0xffff).into(), (both >> 16).into(), limits)
         }
-        PictureFormat::WebP => {
+        ImageFormat::WebP => {
             let coded = container::webp::walk(bytes).coded;
             coded.iter().try_for_each(|p| check_size(p.width.into(), p.height.into(), limits))
         }
-        PictureFormat::Jpeg | PictureFormat::Bmp => Ok(()),
+        ImageFormat::Jpeg | ImageFormat::Bmp => Ok(()),
     }
 }
 
-/// A JPEG file of a few kilobytes can have the largest picture gone through a hundred times.
+/// A JPEG file of a few kilobytes can have the largest image gone through a hundred times.
 fn check_passes(bytes: &[u8], pixels: u64, limits: &Limits) -> Result<()> {
     let passes = container::jpeg::passes(bytes);
     let work = passes.n.saturating_mul(pixels);
     if passes.n > MAX_PASSES || work > limits.max_pixels.saturating_mul(MAX_PASSES_OF_LARGEST) {
-        return Err(Error::PicturePasses { passes: passes.n });
+        return Err(Error::ImagePasses { passes: passes.n });
     }
     if !passes.is_whole {
-        return Err(Error::CutShort { format: PictureFormat::Jpeg.name() });
+        return Err(Error::CutShort { format: ImageFormat::Jpeg.name() });
     }
     Ok(())
 }
@@ -105,26 +105,26 @@ pub(crate) fn bounded(limits: &Limits) -> image::Limits {
 }
 
 /// Our error for what a decoder said.
-pub(crate) fn failed(format: PictureFormat, source: ImageError, limits: &Limits) -> Error {
+pub(crate) fn failed(format: ImageFormat, source: ImageError, limits: &Limits) -> Error {
     let memory = |e: &LimitError| e.kind() == LimitErrorKind::InsufficientMemory;
     match source {
         ImageError::Limits(e) if memory(&e) => {
-            Error::PictureMemory { max_bytes: limits.max_decode_bytes }
+            Error::ImageMemory { max_bytes: limits.max_decode_bytes }
         }
-        source => Error::Picture { format: format.name(), source },
+        source => Error::Image { format: format.name(), source },
     }
 }
 
 fn read(
     mut decoder: impl ImageDecoder,
-    format: PictureFormat,
+    format: ImageFormat,
     limits: &Limits,
-) -> Result<Picture> {
+) -> Result<Image> {
     let (width, height) = decoder.dimensions();
     check_size(width.into(), height.into(), limits)?;
     let wrong = |source| failed(format, source, limits);
     decoder.set_limits(bounded(limits)).map_err(wrong)?;
-    let too_much = Error::PictureMemory { max_bytes: limits.max_decode_bytes };
+    let too_much = Error::ImageMemory { max_bytes: limits.max_decode_bytes };
     let len = decoder.total_bytes();
     if len > limits.max_decode_bytes {
         return Err(too_much);
@@ -139,21 +139,21 @@ fn read(
     upright(width, height, rgb, orientation).ok_or(Error::CutShort { format: format.name() })
 }
 
-fn upright(width: u32, height: u32, rgb: Vec<u8>, orientation: Orientation) -> Option<Picture> {
+fn upright(width: u32, height: u32, rgb: Vec<u8>, orientation: Orientation) -> Option<Image> {
     if orientation == Orientation::NoTransforms {
-        return Picture::from_rgb(width, height, rgb);
+        return Image::from_rgb(width, height, rgb);
     }
     let mut turned = DynamicImage::ImageRgb8(RgbImage::from_raw(width, height, rgb)?);
     turned.apply_orientation(orientation);
     let turned = turned.into_rgb8();
-    Picture::from_rgb(turned.width(), turned.height(), turned.into_raw())
+    Image::from_rgb(turned.width(), turned.height(), turned.into_raw())
 }
 
 /// Levels of any kind as RGB of 8 bits.
 fn to_rgb(
     raw: Vec<u8>,
     colours: ColorType,
-    format: PictureFormat,
+    format: ImageFormat,
     limits: &Limits,
 ) -> Result<Vec<u8>> {
     Ok(match colours {

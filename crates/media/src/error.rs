@@ -11,24 +11,24 @@ pub enum Error {
     /// There are no bytes.
     #[error("the {what} is empty: it has no bytes")]
     Empty {
-        /// `picture`, `film` or `sound`.
+        /// `image`, `video` or `audio`.
         what: &'static str,
     },
     /// The bytes are of a kind that isn't read.
     #[error("the {what} looks like {looks_like}, which is not read here; give {takes}")]
     Unread {
-        /// `picture`, `film` or `sound`.
+        /// `image`, `video` or `audio`.
         what: &'static str,
         /// What the bytes look like.
         looks_like: &'static str,
         /// What to give instead.
         takes: &'static str,
     },
-    /// The picture is larger than what is decoded.
+    /// The image is larger than what is decoded.
     #[error(
-        "the picture has {width}×{height} pixels; at most {max_pixels} are read, {max_side} a side"
+        "the image has {width}×{height} pixels; at most {max_pixels} are read, {max_side} a side"
     )]
-    PictureSize {
+    ImageSize {
         /// Pixels, as its header says.
         width: u64,
         /// Pixels, as its header says.
@@ -38,28 +38,28 @@ pub enum Error {
         /// The limit.
         max_side: u32,
     },
-    /// Decoding the picture would take too much memory.
-    #[error("the picture needs more than {max_bytes} bytes to decode")]
-    PictureMemory {
+    /// Decoding the image would take too much memory.
+    #[error("the image needs more than {max_bytes} bytes to decode")]
+    ImageMemory {
         /// The limit.
         max_bytes: u64,
     },
-    /// The picture is coded in so many passes that it would take too long.
-    #[error("the JPEG picture is coded in {passes} passes, more than are read for its size")]
-    PicturePasses {
+    /// The image is coded in so many passes that it would take too long.
+    #[error("the JPEG image is coded in {passes} passes, more than are read for its size")]
+    ImagePasses {
         /// How many there are.
         passes: u64,
     },
-    /// The picture doesn't decode.
-    #[error("the {format} picture is damaged or cut short")]
-    Picture {
+    /// The image doesn't decode.
+    #[error("the {format} image is damaged or cut short")]
+    Image {
         /// Its format.
         format: &'static str,
         /// What the decoder said.
         source: image::ImageError,
     },
-    /// The picture ends before its data does.
-    #[error("the {format} picture is cut short")]
+    /// The image ends before its data does.
+    #[error("the {format} image is cut short")]
     CutShort {
         /// Its format.
         format: &'static str,
@@ -67,15 +67,15 @@ pub enum Error {
     /// The decoder gave up without saying why.
     #[error("the {what} is damaged in a way that its decoder did not expect")]
     Decoder {
-        /// `picture`, `film` or `sound`.
+        /// `image`, `video` or `audio`.
         what: &'static str,
     },
     /// A number of soft tokens that the program doesn't offer.
-    #[error("{asked} soft tokens for a picture: this model takes {choices:?}")]
+    #[error("{asked} soft tokens for an image: this model takes {choices:?}")]
     Budget {
         /// What was asked for.
         asked: u32,
-        /// What is offered; nothing where pictures have one size.
+        /// What is offered; nothing where images have one size.
         choices: Vec<u32>,
     },
     /// The program's description can't be followed.
@@ -84,14 +84,14 @@ pub enum Error {
         /// What is wrong.
         what: String,
     },
-    /// The film has no frames.
-    #[error("the film has no frames")]
+    /// The video has no frames.
+    #[error("the video has no frames")]
     NoFrames,
-    /// The film is larger than what is read.
+    /// The video is larger than what is read.
     #[error(
-        "the film has {frames} frames of {pixels} pixels; at most {max_pixels} in all are read"
+        "the video has {frames} frames of {pixels} pixels; at most {max_pixels} in all are read"
     )]
-    FilmSize {
+    VideoSize {
         /// Its frames.
         frames: u64,
         /// Pixels of one.
@@ -99,34 +99,34 @@ pub enum Error {
         /// The limit of their product.
         max_pixels: u64,
     },
-    /// Reading the film takes too long.
-    #[error("the film takes longer than {max_s} s to read; cut it, or give fewer pixels")]
-    FilmTime {
+    /// Reading the video takes too long.
+    #[error("the video takes longer than {max_s} s to read; cut it, or give fewer pixels")]
+    VideoTime {
         /// The limit.
         max_s: u64,
     },
     /// `ffmpeg` isn't there.
     #[error(
-        "this film needs the program `ffmpeg`, which is not on the PATH; animated GIF and WebP and folders of pictures need nothing"
+        "this video needs the program `ffmpeg`, which is not on the PATH; animated GIF and WebP and folders of images need nothing"
     )]
     NoFfmpeg,
-    /// `ffmpeg` couldn't read the film.
-    #[error("ffmpeg can't read the film{}", said(.detail))]
+    /// `ffmpeg` couldn't read the video.
+    #[error("ffmpeg can't read the video{}", said(.detail))]
     Ffmpeg {
         /// The last thing it said.
         detail: String,
     },
     /// A folder or a process couldn't be read.
-    #[error("the film can't be read")]
+    #[error("the video can't be read")]
     Io(#[source] std::io::Error),
-    /// The sound doesn't decode.
-    #[error("the sound is damaged, cut short or of a kind that is not read")]
-    Sound(#[source] symphonia::core::errors::Error),
-    /// There is no sound in the file.
-    #[error("there is no sound in the file")]
-    NoSound,
+    /// The audio doesn't decode.
+    #[error("the audio is damaged, cut short or of a kind that is not read")]
+    Audio(#[source] symphonia::core::errors::Error),
+    /// There is no audio in the file.
+    #[error("there is no audio in the file")]
+    NoAudio,
     /// The rate can't be true.
-    #[error("the sound has {rate} samples in a second; {min} to {max} are read")]
+    #[error("the audio has {rate} samples in a second; {min} to {max} are read")]
     SampleRate {
         /// What its header says.
         rate: u32,
@@ -135,17 +135,17 @@ pub enum Error {
         /// The most.
         max: u32,
     },
-    /// The sound is longer than what is decoded.
-    #[error("the sound is longer than {max_s} s, or than {max_bytes} bytes of samples")]
-    SoundLength {
+    /// The audio is longer than what is decoded.
+    #[error("the audio is longer than {max_s} s, or than {max_bytes} bytes of samples")]
+    AudioLength {
         /// The limit.
         max_s: u64,
         /// The limit.
         max_bytes: u64,
     },
-    /// The sound is too short for one frame.
-    #[error("the sound has {samples} samples at {rate} a second; at least {min} are needed")]
-    SoundShort {
+    /// The audio is too short for one frame.
+    #[error("the audio has {samples} samples at {rate} a second; at least {min} are needed")]
+    AudioShort {
         /// Its samples.
         samples: usize,
         /// In one second.
@@ -153,8 +153,8 @@ pub enum Error {
         /// The least.
         min: u64,
     },
-    /// A sample isn't a number that sound can have.
-    #[error("sample {index} of the sound is {value}")]
+    /// A sample isn't a number that audio can have.
+    #[error("sample {index} of the audio is {value}")]
     Sample {
         /// Which sample.
         index: usize,

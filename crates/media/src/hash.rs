@@ -10,7 +10,7 @@ pub struct ContentHash(pub [u8; 32]);
 impl Patches {
     /// The hash of what `vision` is fed.
     pub fn hash(&self) -> ContentHash {
-        // The same numbers in another shape are another picture.
+        // The same numbers in another shape are another image.
         let sides = [self.width.into(), self.height.into(), self.n_soft as u64];
         hash("lapidary media patches v1", &sides, &[&self.index, &self.x, &self.y], &self.data)
     }

@@ -1,8 +1,8 @@
-//! Pictures, films and sound: from bytes to what a program's `vision` and `audio` methods are fed.
+//! Images, videos and audio: from bytes to what a program's `vision` and `audio` methods are fed.
 //!
 //! How they are made ready is said by the program itself ([`lapidary_program::Media`]).
-//! This room knows bytes, pictures, sound and that description. It knows no model family and no
-//! backend, and no files but for [`Film`], which reads folders and runs `ffmpeg`.
+//! This room knows bytes, images, audio and that description. It knows no model family and no
+//! backend, and no files but for [`Video`], which reads folders and runs `ffmpeg`.
 //!
 //! Bytes are untrusted: sizes are checked from headers before anything is decoded, and the modules
 //! that parse may not panic, index, or do unchecked arithmetic.
@@ -24,32 +24,32 @@ macro_rules! untrusted {
 
 mod crops;
 mod error;
-mod film;
 mod frames;
 mod guard;
 mod hash;
+mod image;
 mod limits;
 mod log_mel;
 mod patches;
-mod picture;
 mod resample;
 mod resize;
 mod size;
+mod video;
 
 untrusted!(mod container);
 untrusted!(mod decode);
 untrusted!(mod sniff);
-untrusted!(mod sound);
+untrusted!(mod audio);
 
+pub use self::image::Image;
+pub use audio::Audio;
 pub use crops::{Crop, crops};
 pub use error::{Error, Result};
-pub use film::{Film, FilmFrame, Frame, sampled, time_stamp};
 pub use frames::{Frames, frames};
 pub use hash::ContentHash;
 pub use limits::Limits;
 pub use patches::{Patches, patches};
-pub use picture::Picture;
 pub use resample::resample;
 pub use resize::resize;
 pub use size::fitted;
-pub use sound::Sound;
+pub use video::{Frame, Video, VideoFrame, sampled, time_stamp};

@@ -11,9 +11,9 @@ const MAX_WORK: usize = 1 << 28;
 /// Samples of a transform times triangles.
 const MAX_SHAPES: usize = 1 << 24;
 
-/// How many frames a sound of `n` samples has.
+/// How many frames an audio clip of `n` samples has.
 ///
-/// A frame counts if its whole window is sound, and one sample after it too: the models' own
+/// A frame counts if its whole window is audio, and one sample after it too: the models' own
 /// preparation looks at one sample more than a window, and leaves out frames where that one is
 /// padding. So zeros at the end would never be heard.
 pub(crate) fn n_frames(n: usize, mel: &LogMel) -> usize {
@@ -30,7 +30,7 @@ pub(crate) fn least(mel: &LogMel) -> u64 {
 pub(crate) fn log_mel(samples: &[f32], rate: u32, mel: &LogMel) -> Result<Vec<f32>> {
     let n_mels = mel.n_mels as usize;
     if mel.window > mel.fft || [mel.window, mel.hop, mel.fft, mel.n_mels].contains(&0) {
-        return Err(Error::Spec { what: "a window of sound that doesn't fit".into() });
+        return Err(Error::Spec { what: "a window of audio that doesn't fit".into() });
     }
     let n_rows = n_frames(samples.len(), mel);
     let (work, shapes) = (mel.fft as usize + n_mels, mel.fft as usize * n_mels);

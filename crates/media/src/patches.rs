@@ -1,22 +1,22 @@
-//! Pictures to patches.
+//! Images to patches.
 
 use lapidary_program::{ImageSpec, PatchLayout};
 use rayon::prelude::*;
 
 use crate::error::Result;
-use crate::picture::Picture;
+use crate::image::Image;
 use crate::resize::resize;
 use crate::size::{fitted, fitted_within};
 
-/// What `vision` is fed for one picture.
+/// What `vision` is fed for one image.
 ///
 /// The patches of one soft token follow each other, row by row inside its cell; cells come row by
-/// row over the picture.
+/// row over the image.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Patches {
     /// Numbers of each patch in turn.
     pub data: Vec<f32>,
-    /// Each patch's place in the picture, counted row by row.
+    /// Each patch's place in the image, counted row by row.
     pub index: Vec<i32>,
     /// Its column.
     pub x: Vec<i32>,
@@ -24,28 +24,28 @@ pub struct Patches {
     pub y: Vec<i32>,
     /// Soft tokens.
     pub n_soft: usize,
-    /// Pixels of the resized picture.
+    /// Pixels of the resized image.
     pub width: u32,
-    /// Pixels of the resized picture.
+    /// Pixels of the resized image.
     pub height: u32,
 }
 
-/// A picture as patches, with a number of soft tokens at most that the user chose, or the
+/// An image as patches, with a number of soft tokens at most that the user chose, or the
 /// program's own.
-pub fn patches(picture: &Picture, spec: &ImageSpec, budget: Option<u32>) -> Result<Patches> {
-    let size = fitted(picture.width(), picture.height(), spec, budget)?;
-    Ok(cut(picture, spec, size))
+pub fn patches(image: &Image, spec: &ImageSpec, budget: Option<u32>) -> Result<Patches> {
+    let size = fitted(image.width(), image.height(), spec, budget)?;
+    Ok(cut(image, spec, size))
 }
 
 /// As [`patches`], with a budget that the user need not be offered.
-pub(crate) fn patches_within(picture: &Picture, spec: &ImageSpec, budget: u32) -> Result<Patches> {
-    let size = fitted_within(picture.width(), picture.height(), spec, Some(budget))?;
-    Ok(cut(picture, spec, size))
+pub(crate) fn patches_within(image: &Image, spec: &ImageSpec, budget: u32) -> Result<Patches> {
+    let size = fitted_within(image.width(), image.height(), spec, Some(budget))?;
+    Ok(cut(image, spec, size))
 }
 
 /// Both sides are multiples of a cell's, which is not 0.
-fn cut(picture: &Picture, spec: &ImageSpec, (width, height): (u32, u32)) -> Patches {
-    let resized = resize(picture, width, height, spec.resample);
+fn cut(image: &Image, spec: &ImageSpec, (width, height): (u32, u32)) -> Patches {
+    let resized = resize(image, width, height, spec.resample);
     let (columns, rows) = (width / spec.patch, height / spec.patch);
     let places = in_cells(columns, rows, spec.pool);
     let levels = levels(spec.scale, spec.shift);
@@ -84,16 +84,16 @@ fn levels(scale: f32, shift: f32) -> [f32; 256] {
 
 fn fill(
     patch: &mut [f32],
-    picture: &Picture,
+    image: &Image,
     (x, y): (u32, u32),
     spec: &ImageSpec,
     levels: &[f32; 256],
 ) {
     let side = spec.patch as usize;
-    let line = picture.width() as usize * 3;
+    let line = image.width() as usize * 3;
     for row in 0..side {
         let begin = (y as usize * side + row) * line + x as usize * side * 3;
-        let pixels = &picture.data()[begin..begin + side * 3];
+        let pixels = &image.data()[begin..begin + side * 3];
         match spec.layout {
             PatchLayout::Interleaved => {
                 let target = &mut patch[row * side * 3..(row + 1) * side * 3];
@@ -114,7 +114,7 @@ fn fill(
 }
 
 impl Patches {
-    /// The same patches row by row over the picture, as others feed them.
+    /// The same patches row by row over the image, as others feed them.
     pub fn row_major(&self) -> Patches {
         let mut order: Vec<usize> = (0..self.index.len()).collect();
         order.sort_by_key(|i| self.index[*i]);

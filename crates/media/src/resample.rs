@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::sound::Sound;
+use crate::audio::Audio;
 
 /// Zero crossings of the kernel on each side of its middle.
 const ZEROS: f64 = 64.0;
@@ -17,16 +17,16 @@ const MAX_KEPT: u64 = 1 << 22;
 /// Samples that one task makes.
 const BLOCK: usize = 4096;
 
-/// The same sound at another rate, by a windowed sinc of 64 zero crossings.
+/// The same audio at another rate, by a windowed sinc of 64 zero crossings.
 ///
-/// It begins where the sound begins, and has `n · to / from` samples, rounded. A rate of 0 gives
-/// the sound back.
-pub fn resample(sound: &Sound, rate: u32) -> Sound {
+/// It begins where the audio begins, and has `n · to / from` samples, rounded. A rate of 0 gives
+/// the audio back.
+pub fn resample(audio: &Audio, rate: u32) -> Audio {
     if rate == 0 {
-        return sound.clone();
+        return audio.clone();
     }
-    let n = new_len(sound.samples().len(), sound.rate(), rate);
-    Sound::from_parts(rate, resampled(sound, rate, n))
+    let n = new_len(audio.samples().len(), audio.rate(), rate);
+    Audio::from_parts(rate, resampled(audio, rate, n))
 }
 
 /// `n · to / from`, rounded half up.
@@ -36,13 +36,13 @@ pub(crate) fn new_len(n: usize, from: u32, to: u32) -> usize {
 }
 
 /// The first `n` samples at another rate, which is not 0.
-pub(crate) fn resampled(sound: &Sound, rate: u32, n: usize) -> Vec<f32> {
-    let samples = sound.samples();
-    if rate == sound.rate() {
+pub(crate) fn resampled(audio: &Audio, rate: u32, n: usize) -> Vec<f32> {
+    let samples = audio.samples();
+    if rate == audio.rate() {
         return samples[..n.min(samples.len())].to_vec();
     }
-    let kernel = Kernel::new(sound.rate(), rate);
-    let n = n.min(new_len(samples.len(), sound.rate(), rate));
+    let kernel = Kernel::new(audio.rate(), rate);
+    let n = n.min(new_len(samples.len(), audio.rate(), rate));
     let mut out = vec![0.0; n];
     out.par_chunks_mut(BLOCK).enumerate().for_each(|(block, out)| {
         let mut own = vec![0.0; kernel.width];

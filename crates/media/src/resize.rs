@@ -1,33 +1,33 @@
-//! Resizing of 8-bit pictures.
+//! Resizing of 8-bit images.
 //!
-//! Bit for bit what torch does to 8-bit pictures with `antialias`, which is what the models'
-//! own preparation does: the filter widens when a picture shrinks, weights are 16-bit fixed point,
+//! Bit for bit what torch does to 8-bit images with `antialias`, which is what the models'
+//! own preparation does: the filter widens when an image shrinks, weights are 16-bit fixed point,
 //! and columns are done first, rounded to 8 bits, then rows.
 
 use lapidary_program::Resample;
 use rayon::prelude::*;
 
-use crate::picture::Picture;
+use crate::image::Image;
 
 /// Weights come in multiples of this, filled with zeros, so that sums run over whole vectors.
 const LANES: usize = 8;
 /// Rows that one task does at least.
 const GRAIN: usize = 8;
 
-/// The picture with another size. A size of 0 is taken as 1.
-pub fn resize(picture: &Picture, width: u32, height: u32, filter: Resample) -> Picture {
+/// The image with another size. A size of 0 is taken as 1.
+pub fn resize(image: &Image, width: u32, height: u32, filter: Resample) -> Image {
     let (width, height) = (width.max(1), height.max(1));
     let mut data = None;
-    if width != picture.width() {
-        let taps = Taps::new(picture.width(), width, filter);
-        data = Some(columns(picture.data(), picture.width(), &taps));
+    if width != image.width() {
+        let taps = Taps::new(image.width(), width, filter);
+        data = Some(columns(image.data(), image.width(), &taps));
     }
-    if height != picture.height() {
-        let taps = Taps::new(picture.height(), height, filter);
-        data = Some(rows(data.as_deref().unwrap_or(picture.data()), width, &taps));
+    if height != image.height() {
+        let taps = Taps::new(image.height(), height, filter);
+        data = Some(rows(data.as_deref().unwrap_or(image.data()), width, &taps));
     }
-    let data = data.unwrap_or_else(|| picture.data().to_vec());
-    Picture::from_parts(width, height, data)
+    let data = data.unwrap_or_else(|| image.data().to_vec());
+    Image::from_parts(width, height, data)
 }
 
 /// Which pixels of a line make each new pixel, and with what weights.

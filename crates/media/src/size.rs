@@ -1,4 +1,4 @@
-//! The size that a picture is given.
+//! The size that an image is given.
 
 use lapidary_program::{ImageSize, ImageSpec};
 
@@ -7,14 +7,14 @@ use crate::error::{Error, Result};
 // Descriptions come from files too. No model takes a tenth of this.
 const MAX_SIDE: u32 = 1 << 17;
 const MAX_PIXELS: u64 = 1 << 25;
-/// Pixels of a picture that has its new width already, and its old height still.
+/// Pixels of an image that has its new width already, and its old height still.
 const MAX_BETWEEN: u64 = 1 << 28;
 
-/// The width and height that a picture is given, in pixels, for a budget that the user chose, or
+/// The width and height that an image is given, in pixels, for a budget that the user chose, or
 /// the program's own.
 ///
-/// With a budget a picture is scaled up or down to fill it: the largest whole numbers of soft
-/// tokens, with about the picture's aspect, whose product is not above the budget.
+/// With a budget an image is scaled up or down to fill it: the largest whole numbers of soft
+/// tokens, with about the image's aspect, whose product is not above the budget.
 pub fn fitted(
     width: u32,
     height: u32,
@@ -63,7 +63,7 @@ pub(crate) fn fitted_within(
     let area = |a: u32, b: u32| u64::from(a) * u64::from(b);
     let too_long = fit_width.max(fit_height) > MAX_SIDE || area(fit_width, height) > MAX_BETWEEN;
     if too_long || area(fit_width, fit_height) > MAX_PIXELS {
-        let what = format!("pictures of {fit_width}×{fit_height} pixels");
+        let what = format!("images of {fit_width}×{fit_height} pixels");
         return Err(Error::Spec { what });
     }
     Ok((fit_width, fit_height))

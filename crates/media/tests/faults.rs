@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use lapidary_media::{Error, Film, Limits, Picture, Sound};
+use lapidary_media::{Audio, Error, Image, Limits, Video};
 
 struct Counting;
 
@@ -71,15 +71,15 @@ const NOTHING: usize = 1 << 20;
 fn refused(name: &str, file: &[u8]) -> Error {
     // Decoders copy the file.
     let room = NOTHING + 2 * file.len();
-    let picture = bounded(name, room, || Picture::decode(file, &Limits::default()));
-    let error = picture.err().unwrap_or_else(|| panic!("{name} was decoded"));
+    let image = bounded(name, room, || Image::decode(file, &Limits::default()));
+    let error = image.err().unwrap_or_else(|| panic!("{name} was decoded"));
     let text = error.to_string();
     assert!(!text.contains('/') && !text.contains("0x"), "{text}");
     error
 }
 
 #[test]
-fn what_is_no_picture_is_named() {
+fn what_is_no_image_is_named() {
     let _turn = turn();
     let cases: [(&[u8], &str); 14] = [
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "an SVG drawing"),
@@ -90,9 +90,9 @@ fn what_is_no_picture_is_named() {
         (b"aGVsbG8=", "plain text"),
         (b"%PDF-1.7", "a PDF document"),
         (b"\0\0\0\x18ftypheic", "a HEIC photo"),
-        (b"\0\0\0\x18ftypisom", "an MP4 or MOV film"),
-        (b"RIFF\0\0\0\0WAVEfmt ", "a WAV sound"),
-        (b"II*\0\x08", "a TIFF picture"),
+        (b"\0\0\0\x18ftypisom", "an MP4 or MOV video"),
+        (b"RIFF\0\0\0\0WAVEfmt ", "a WAV audio file"),
+        (b"II*\0\x08", "a TIFF image"),
         (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer, not the file itself"),
         (b"\0\xfe\xff\x80", "nothing that is known here"),
         (b"\x89", "nothing that is known here"),
@@ -102,7 +102,7 @@ fn what_is_no_picture_is_named() {
         assert!(matches!(error, Error::Unread { looks_like, .. } if looks_like == name), "{error}");
         assert!(error.to_string().ends_with("give a PNG, JPEG, WebP, GIF or BMP file"));
     }
-    assert_eq!(refused("nothing", b"").to_string(), "the picture is empty: it has no bytes");
+    assert_eq!(refused("nothing", b"").to_string(), "the image is empty: it has no bytes");
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn headers_that_claim_too_many_pixels_are_refused_unread() {
     ];
     for (name, file) in cases {
         let error = refused(name, &file);
-        assert!(matches!(error, Error::PictureSize { .. }), "{name}: {error:?}");
+        assert!(matches!(error, Error::ImageSize { .. }), "{name}: {error:?}");
     }
 }
 
@@ -140,7 +140,7 @@ fn headers_that_claim_nothing_or_nonsense_are_refused() {
         ("bmp most negative", forged::bmp_header(i32::MIN, i32::MIN)),
         ("bmp letters", b"BM".to_vec()),
         ("webp", b"RIFF\xff\xff\xff\xffWEBP".to_vec()),
-        ("webp without pictures", forged::webp_canvas(5, 5, &[])),
+        ("webp without images", forged::webp_canvas(5, 5, &[])),
     ] {
         refused(name, &file);
     }
@@ -152,10 +152,10 @@ fn a_frame_larger_than_its_canvas_is_refused() {
     let mut file = forged::gif_header(1, 1);
     file.extend(b"\x2c\0\0\0\0\xff\xff\xff\xff\0\x02\x02\x44\x01\0\x3b");
     let error = refused("gif", &file);
-    assert!(matches!(error, Error::PictureMemory { .. } | Error::Picture { .. }), "{error:?}");
-    let film =
-        bounded("film", NOTHING, || Film::from_animation(&file, 9, &Limits::default()).err());
-    assert!(matches!(film, Some(Error::PictureSize { .. })), "{film:?}");
+    assert!(matches!(error, Error::ImageMemory { .. } | Error::Image { .. }), "{error:?}");
+    let video =
+        bounded("video", NOTHING, || Video::from_animation(&file, 9, &Limits::default()).err());
+    assert!(matches!(video, Some(Error::ImageSize { .. })), "{video:?}");
 }
 
 #[test]
@@ -166,15 +166,15 @@ fn data_that_unpacks_to_a_gigabyte_is_not_unpacked() {
     let pixels = forged::png(9, 9, &forged::zeros(1 << 30), None);
     for (name, file) in [("profile", profile), ("pixels", pixels)] {
         let room = 16 << 20;
-        let picture = bounded(name, room, || Picture::decode(&file, &Limits::default()));
-        if let Ok(picture) = picture {
-            assert_eq!(picture.data(), [0; 9 * 9 * 3], "{name}");
+        let image = bounded(name, room, || Image::decode(&file, &Limits::default()));
+        if let Ok(image) = image {
+            assert_eq!(image.data(), [0; 9 * 9 * 3], "{name}");
         }
     }
 }
 
 #[test]
-fn small_files_of_the_largest_pictures_take_bounded_memory() {
+fn small_files_of_the_largest_images_take_bounded_memory() {
     let _turn = turn();
     let (width, height) = (7_000, 7_000);
     let pixels = (width as usize) * (height as usize);
@@ -182,16 +182,16 @@ fn small_files_of_the_largest_pictures_take_bounded_memory() {
     let file = forged::png(width, height, &rows, None);
     assert!(file.len() < 1 << 20);
     let room = 5 * pixels;
-    let picture = bounded("png", room, || Picture::decode(&file, &Limits::default()).unwrap());
-    assert_eq!((picture.width(), picture.height()), (width, height));
+    let image = bounded("png", room, || Image::decode(&file, &Limits::default()).unwrap());
+    assert_eq!((image.width(), image.height()), (width, height));
     // No coded data at all: a decoder keeps coefficients of all colours until the end.
     let mut file = forged::jpeg_header(0xc2, width as u16, height as u16);
     file.extend(b"\xff\xd9");
-    bounded("jpeg", 10 * pixels, || drop(Picture::decode(&file, &Limits::default())));
+    bounded("jpeg", 10 * pixels, || drop(Image::decode(&file, &Limits::default())));
 }
 
 #[test]
-fn a_small_file_that_goes_through_a_large_picture_again_and_again_is_refused() {
+fn a_small_file_that_goes_through_a_large_image_again_and_again_is_refused() {
     let _turn = turn();
     for (side, passes) in [(7_000, 20), (100, 100)] {
         let mut file = forged::jpeg_header(0xc2, side, side);
@@ -201,35 +201,35 @@ fn a_small_file_that_goes_through_a_large_picture_again_and_again_is_refused() {
         }
         file.extend(b"\xff\xd9");
         let error = refused("passes", &file);
-        assert!(matches!(error, Error::PicturePasses { passes: n } if n == passes), "{error:?}");
+        assert!(matches!(error, Error::ImagePasses { passes: n } if n == passes), "{error:?}");
     }
 }
 
 #[test]
-fn the_longest_line_is_a_picture() {
+fn the_longest_line_is_an_image() {
     let _turn = turn();
     let rows = forged::zeros(2 * 65_535);
     let file = forged::png(1, 65_535, &rows, None);
-    let picture = bounded("line", NOTHING, || Picture::decode(&file, &Limits::default()).unwrap());
-    assert_eq!((picture.width(), picture.height()), (1, 65_535));
+    let image = bounded("line", NOTHING, || Image::decode(&file, &Limits::default()).unwrap());
+    assert_eq!((image.width(), image.height()), (1, 65_535));
 }
 
 fn unheard(name: &str, file: &[u8]) -> Error {
     // The reader has a buffer; a decoder has tables.
     let room = 4 * NOTHING + 2 * file.len();
-    let sound = bounded(name, room, || Sound::decode(file, &Limits::default()));
-    let error = sound.err().unwrap_or_else(|| panic!("{name} was decoded"));
+    let audio = bounded(name, room, || Audio::decode(file, &Limits::default()));
+    let error = audio.err().unwrap_or_else(|| panic!("{name} was decoded"));
     let text = error.to_string();
     assert!(!text.contains('/') && !text.contains("0x"), "{text}");
     error
 }
 
 #[test]
-fn what_is_no_sound_is_named() {
+fn what_is_no_audio_is_named() {
     let _turn = turn();
     for (file, name) in [
         (b"<html><body>404</body></html>".repeat(40), "a web page (HTML)"),
-        (b"\x89PNG\r\n\x1a\n".repeat(40), "a PNG picture"),
+        (b"\x89PNG\r\n\x1a\n".repeat(40), "a PNG image"),
         (b"aGVsbG8=".repeat(40), "plain text"),
         (b"%PDF-1.7\n".repeat(40), "a PDF document"),
     ] {
@@ -239,15 +239,15 @@ fn what_is_no_sound_is_named() {
             "{error:?}"
         );
     }
-    assert_eq!(unheard("nothing", b"").to_string(), "the sound is empty: it has no bytes");
+    assert_eq!(unheard("nothing", b"").to_string(), "the audio is empty: it has no bytes");
     unheard("a letter", b"R");
 }
 
 #[test]
-fn sound_of_nothing_and_of_no_number_is_refused() {
+fn audio_of_nothing_and_of_no_number_is_refused() {
     let _turn = turn();
     let none = forged::wav(3, 1, 16_000, 32, &[]);
-    assert!(matches!(unheard("0 samples", &none), Error::NoSound | Error::Sound(_)));
+    assert!(matches!(unheard("0 samples", &none), Error::NoAudio | Error::Audio(_)));
     for bad in [f32::NAN, f32::INFINITY, 1e20] {
         let samples = [0.5, bad, 0.5].map(f32::to_le_bytes).concat();
         let error = unheard("NaN", &forged::wav(3, 1, 16_000, 32, &samples));
@@ -256,12 +256,12 @@ fn sound_of_nothing_and_of_no_number_is_refused() {
 }
 
 #[test]
-fn forged_headers_of_sound_are_refused() {
+fn forged_headers_of_audio_are_refused() {
     let _turn = turn();
     let samples = [7; 4000];
     for rate in [0, 1, 1 << 31, u32::MAX] {
         let error = unheard("rate", &forged::wav(1, 1, rate, 16, &samples));
-        assert!(matches!(error, Error::SampleRate { .. } | Error::Sound(_)), "{error:?}");
+        assert!(matches!(error, Error::SampleRate { .. } | Error::Audio(_)), "{error:?}");
     }
     for (name, channels, bits) in [("no channel", 0, 16), ("no bits", 1, 0), ("3000 bits", 1, 3000)]
     {
@@ -270,7 +270,7 @@ fn forged_headers_of_sound_are_refused() {
     unheard("unknown coding", &forged::wav(0x1234, 1, 16_000, 16, &samples));
     let mut day = forged::flac_header(48_000, 48_000 * 36_000);
     day.extend(forged::flac_frame(0));
-    assert!(matches!(unheard("10 hours", &day), Error::SoundLength { .. }));
+    assert!(matches!(unheard("10 hours", &day), Error::AudioLength { .. }));
 }
 
 #[test]
@@ -281,16 +281,16 @@ fn a_chunk_longer_than_its_file_ends_with_it() {
     let mut file = whole.clone();
     file[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
     file[40..44].copy_from_slice(&u32::MAX.to_le_bytes());
-    let sound = bounded("pipe", 4 * NOTHING, || Sound::decode(&file, &Limits::default()).unwrap());
-    assert!(sound.samples().len() > 14_000 && sound.samples().len() <= 16_000);
+    let audio = bounded("pipe", 4 * NOTHING, || Audio::decode(&file, &Limits::default()).unwrap());
+    assert!(audio.samples().len() > 14_000 && audio.samples().len() <= 16_000);
     for claimed in [33_000u32, 0x7fff_ffff, 0xffff_fffe, 0xffff_ffff] {
         let mut file = whole.clone();
         file[40..44].copy_from_slice(&claimed.to_le_bytes());
         let error = unheard("chunk", &file);
-        assert!(matches!(error, Error::Sound(_)), "{error:?}");
+        assert!(matches!(error, Error::Audio(_)), "{error:?}");
     }
     for len in 0..60 {
-        let cut = bounded("cut", 4 * NOTHING, || Sound::decode(&whole[..len], &Limits::default()));
+        let cut = bounded("cut", 4 * NOTHING, || Audio::decode(&whole[..len], &Limits::default()));
         assert!(cut.is_err() || len > 44, "{len}");
     }
 }
@@ -304,22 +304,22 @@ fn ten_hours_in_a_small_file_are_stopped_at_the_limit() {
         file.extend(forged::flac_frame(i));
     }
     assert!(file.len() < 1 << 20);
-    let sound = bounded("flac", 400 << 20, || Sound::decode(&file, &Limits::default()));
-    assert!(matches!(sound, Err(Error::SoundLength { max_s: 600, .. })), "{sound:?}");
-    let short = Limits { max_sound_s: 1, ..Limits::default() };
-    let sound = bounded("flac", 8 << 20, || Sound::decode(&file, &short));
-    assert!(matches!(sound, Err(Error::SoundLength { max_s: 1, .. })));
+    let audio = bounded("flac", 400 << 20, || Audio::decode(&file, &Limits::default()));
+    assert!(matches!(audio, Err(Error::AudioLength { max_s: 600, .. })), "{audio:?}");
+    let short = Limits { max_audio_s: 1, ..Limits::default() };
+    let audio = bounded("flac", 8 << 20, || Audio::decode(&file, &short));
+    assert!(matches!(audio, Err(Error::AudioLength { max_s: 1, .. })));
     let little = Limits { max_pcm_bytes: 1 << 20, ..Limits::default() };
-    let sound = bounded("flac", 8 << 20, || Sound::decode(&file, &little));
-    assert!(matches!(sound, Err(Error::SoundLength { max_bytes: 0x10_0000, .. })));
+    let audio = bounded("flac", 8 << 20, || Audio::decode(&file, &little));
+    assert!(matches!(audio, Err(Error::AudioLength { max_bytes: 0x10_0000, .. })));
 }
 
 #[test]
-fn the_frames_of_the_forged_sound_are_sound() {
+fn the_frames_of_the_forged_audio_are_audio() {
     let _turn = turn();
     let mut file = forged::flac_header(48_000, 0);
     (0..3).for_each(|i| file.extend(forged::flac_frame(i)));
-    let sound = Sound::decode(&file, &Limits::default()).unwrap();
-    assert_eq!(sound.samples().len(), 3 * 65_535);
-    assert!(sound.samples().iter().all(|sample| *sample == 0.25));
+    let audio = Audio::decode(&file, &Limits::default()).unwrap();
+    assert_eq!(audio.samples().len(), 3 * 65_535);
+    assert!(audio.samples().iter().all(|sample| *sample == 0.25));
 }

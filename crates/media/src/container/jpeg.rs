@@ -5,7 +5,7 @@ use super::Bytes;
 /// What the markers of a file say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Passes {
-    /// How often the picture is gone through; once, or about ten times if it is progressive.
+    /// How often the image is gone through; once, or about ten times if it is progressive.
     pub(crate) n: u64,
     /// Whether the last is followed by the marker that ends a file. Without it the decoder fills
     /// what is missing with grey, and a model would describe that.

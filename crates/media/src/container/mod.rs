@@ -1,10 +1,10 @@
-//! What files of pictures say of themselves, found without decoding anything.
+//! What files of images say of themselves, found without decoding anything.
 
 pub(crate) mod gif;
 pub(crate) mod jpeg;
 pub(crate) mod webp;
 
-/// A picture inside a file.
+/// An image inside a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Inside {
     /// Pixels.

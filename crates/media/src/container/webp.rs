@@ -7,7 +7,7 @@ use super::{Bytes, Inside};
 pub(crate) struct Webp {
     /// Frames of its animation; none if it is still.
     pub(crate) frames: Vec<Inside>,
-    /// Sizes of the canvas and of all coded pictures, which need not be what the frames claim.
+    /// Sizes of the canvas and of all coded images, which need not be what the frames claim.
     pub(crate) coded: Vec<Inside>,
 }
 

@@ -144,7 +144,7 @@ pub fn webp_lossless(width: u32, height: u32) -> Vec<u8> {
     webp(&riff(b"VP8L", &[&[0x2f], bits.to_le_bytes().as_slice(), &[0; 9]].concat()))
 }
 
-/// A lossy picture without data.
+/// A lossy image without data.
 pub fn vp8_chunk(width: u16, height: u16) -> Vec<u8> {
     let sides = [width.to_le_bytes(), height.to_le_bytes()].concat();
     riff(b"VP8 ", &[b"\x10\x02\0\x9d\x01\x2a".as_slice(), &sides, &[0; 16]].concat())

@@ -1,9 +1,9 @@
 //! What this room makes of files, against what transformers' own processors make of them.
 
-mod films;
+mod audio;
 mod hashes;
+mod images;
 mod patches;
-mod pictures;
 mod reference;
-mod sounds;
 mod specs;
+mod videos;

@@ -1,18 +1,18 @@
-//! Pictures to patches: sizes, order and levels.
+//! Images to patches: sizes, order and levels.
 
-use lapidary_media::{Crop, Error, Limits, Patches, Picture, crops, fitted, patches, resize};
+use lapidary_media::{Crop, Error, Image, Limits, Patches, crops, fitted, patches, resize};
 use lapidary_program::{ImageSize, ImageSpec, Resample};
 
 use crate::reference::{Reference, bytes, differences};
 use crate::specs;
 
-fn source(reference: &Reference, name: &str) -> Picture {
+fn source(reference: &Reference, name: &str) -> Image {
     if name == "large" {
-        return Picture::decode(&bytes("large.png"), &Limits::default()).unwrap();
+        return Image::decode(&bytes("large.png"), &Limits::default()).unwrap();
     }
     let key = format!("source.{name}");
     let [height, width, 3] = reference.shape(&key)[..] else { panic!("{name}") };
-    Picture::from_rgb(width as u32, height as u32, reference.u8(&key)).unwrap()
+    Image::from_rgb(width as u32, height as u32, reference.u8(&key)).unwrap()
 }
 
 /// Levels of some patches, row-major.
@@ -87,8 +87,8 @@ fn thousands_of_sizes_are_fitted_exactly() {
 
 #[test]
 fn the_patches_of_a_soft_token_follow_each_other() {
-    let picture = Picture::from_rgb(20, 10, vec![7; 600]).unwrap();
-    let made = patches(&picture, &specs::budget(), Some(70)).unwrap();
+    let image = Image::from_rgb(20, 10, vec![7; 600]).unwrap();
+    let made = patches(&image, &specs::budget(), Some(70)).unwrap();
     let (columns, pool) = (made.width / 16, 3);
     assert_eq!(made.n_soft * 9, made.index.len());
     for (soft, cell) in made.index.chunks_exact(9).enumerate() {
@@ -106,20 +106,20 @@ fn the_patches_of_a_soft_token_follow_each_other() {
 
 #[test]
 fn a_budget_must_be_offered() {
-    let picture = Picture::from_rgb(1, 1, vec![0; 3]).unwrap();
-    let refused = patches(&picture, &specs::budget(), Some(71));
+    let image = Image::from_rgb(1, 1, vec![0; 3]).unwrap();
+    let refused = patches(&image, &specs::budget(), Some(71));
     assert!(matches!(refused, Err(Error::Budget { asked: 71, .. })));
     assert_eq!(
         refused.unwrap_err().to_string(),
-        "71 soft tokens for a picture: this model takes [70, 140, 280, 560, 1120]"
+        "71 soft tokens for an image: this model takes [70, 140, 280, 560, 1120]"
     );
-    let refused = patches(&picture, &specs::fixed(), Some(70));
+    let refused = patches(&image, &specs::fixed(), Some(70));
     assert!(matches!(refused, Err(Error::Budget { asked: 70, .. })));
 }
 
 #[test]
 fn a_description_that_cannot_be_followed_is_an_error() {
-    let picture = Picture::from_rgb(1, 1, vec![0; 3]).unwrap();
+    let image = Image::from_rgb(1, 1, vec![0; 3]).unwrap();
     let odd = ImageSize::Fixed { width: 897, height: 896 };
     let none = ImageSize::Budget { choices: vec![0], default: 0 };
     let vast = ImageSize::Fixed { width: 65_520, height: 65_520 };
@@ -135,7 +135,7 @@ fn a_description_that_cannot_be_followed_is_an_error() {
         ImageSpec { pool: 0, ..specs::fixed() },
         ImageSpec { patch: u32::MAX, pool: u32::MAX, ..specs::budget() },
     ] {
-        let made = patches(&picture, &spec, None);
+        let made = patches(&image, &spec, None);
         assert!(matches!(made, Err(Error::Spec { .. })), "{spec:?}");
     }
 }
@@ -159,12 +159,12 @@ fn crops_are_those_of_the_processor() {
 }
 
 #[test]
-fn a_picture_and_its_crops_have_the_levels_of_the_processor() {
+fn an_image_and_its_crops_have_the_levels_of_the_processor() {
     let reference = Reference::open("patches.safetensors");
-    let (picture, spec) = (source(&reference, "long"), specs::fixed());
-    let found = crops(picture.width(), picture.height(), &specs::pan_and_scan(64));
-    let mut all = vec![picture.clone()];
-    all.extend(found.iter().map(|crop| picture.crop(crop)));
+    let (image, spec) = (source(&reference, "long"), specs::fixed());
+    let found = crops(image.width(), image.height(), &specs::pan_and_scan(64));
+    let mut all = vec![image.clone()];
+    all.extend(found.iter().map(|crop| image.crop(crop)));
     let expected = reference.u8("cropped.levels");
     assert_eq!(all.len(), reference.shape("cropped.levels")[0]);
     let wanted = reference.i32("cropped.patches");
@@ -175,7 +175,7 @@ fn a_picture_and_its_crops_have_the_levels_of_the_processor() {
 }
 
 #[test]
-fn crops_of_strange_pictures_are_inside_them() {
+fn crops_of_strange_images_are_inside_them() {
     let strange = specs::pan_and_scan(1);
     for (width, height) in [(5, 1), (1, 5), (1, 65_535), (65_535, 1), (0, 4), (7, 7), (9, 4)] {
         for crop in crops(width, height, &strange) {
@@ -183,16 +183,16 @@ fn crops_of_strange_pictures_are_inside_them() {
             assert!(crop.height > 0 && crop.y + crop.height <= height, "{crop:?}");
         }
     }
-    let picture = Picture::from_rgb(2, 2, (0..12).collect()).unwrap();
+    let image = Image::from_rgb(2, 2, (0..12).collect()).unwrap();
     let outside = Crop { x: 1, y: 1, width: 9, height: 0 };
-    assert_eq!(picture.crop(&outside).data(), [9, 10, 11]);
+    assert_eq!(image.crop(&outside).data(), [9, 10, 11]);
     let far = Crop { x: 7, y: 7, width: u32::MAX, height: u32::MAX };
-    assert_eq!(picture.crop(&far).data(), [9, 10, 11]);
+    assert_eq!(image.crop(&far).data(), [9, 10, 11]);
 }
 
 #[test]
 fn resizing_keeps_what_is_even_and_takes_any_size() {
-    let flat = Picture::from_rgb(7, 5, vec![200; 105]).unwrap();
+    let flat = Image::from_rgb(7, 5, vec![200; 105]).unwrap();
     for filter in [Resample::Bilinear, Resample::Bicubic] {
         for (width, height) in [(1, 1), (7, 5), (48, 3), (1000, 1), (0, 0)] {
             let other = resize(&flat, width, height, filter);

@@ -10,7 +10,7 @@ pub fn tokens() -> SoftTokens {
     SoftTokens { placeholder: text("<p>"), before: text("<b>"), after: text("<a>"), id: 9 }
 }
 
-/// Pictures of one size, bilinear, planar.
+/// Images of one size, bilinear, planar.
 pub fn fixed() -> ImageSpec {
     ImageSpec {
         size: ImageSize::Fixed { width: 896, height: 896 },
@@ -25,7 +25,7 @@ pub fn fixed() -> ImageSpec {
     }
 }
 
-/// Pictures within a budget, bicubic, interleaved.
+/// Images within a budget, bicubic, interleaved.
 pub fn budget() -> ImageSpec {
     let choices = vec![70, 140, 280, 560, 1120];
     ImageSpec {

@@ -1,4 +1,4 @@
-//! Files of sound to samples.
+//! Files of audio to samples.
 
 use std::io::Cursor;
 use std::ops::RangeInclusive;
@@ -23,26 +23,26 @@ pub(crate) const RATES: RangeInclusive<u32> = 2_000..=768_000;
 /// Samples lie in −1…1; some programs write floats on the scale of 16-bit integers.
 const MAX_SAMPLE: f32 = 65_536.0;
 
-/// Sound of one channel.
+/// Audio of one channel.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sound {
+pub struct Audio {
     rate: u32,
     samples: Vec<f32>,
 }
 
-impl Sound {
+impl Audio {
     /// Decodes a WAV, FLAC, MP3 or OGG (Vorbis) file; channels are averaged.
     ///
     /// The format is found by content. Packets that are damaged are passed over, as players do.
-    pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Sound> {
-        guarded("sound", || decode(bytes, limits))
+    pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Audio> {
+        guarded("audio", || decode(bytes, limits))
     }
 
-    /// Sound from its samples; all must be numbers that sound can have.
-    pub fn from_samples(rate: u32, samples: Vec<f32>) -> Result<Sound> {
+    /// Audio from its samples; all must be numbers that audio can have.
+    pub fn from_samples(rate: u32, samples: Vec<f32>) -> Result<Audio> {
         check_rate(rate)?;
         check_samples(&samples, 0)?;
-        Ok(Sound { rate, samples })
+        Ok(Audio { rate, samples })
     }
 
     /// Samples in a second.
@@ -60,19 +60,19 @@ impl Sound {
         f64::from(u32::try_from(self.samples.len()).unwrap_or(u32::MAX)) / f64::from(self.rate)
     }
 
-    pub(crate) fn from_parts(rate: u32, samples: Vec<f32>) -> Sound {
-        Sound { rate, samples }
+    pub(crate) fn from_parts(rate: u32, samples: Vec<f32>) -> Audio {
+        Audio { rate, samples }
     }
 }
 
-fn decode(bytes: &[u8], limits: &Limits) -> Result<Sound> {
+fn decode(bytes: &[u8], limits: &Limits) -> Result<Audio> {
     if bytes.is_empty() {
-        return Err(Error::Empty { what: "sound" });
+        return Err(Error::Empty { what: "audio" });
     }
     let mut reader = open(bytes)?;
     // Programs that write WAV into a pipe don't know its length and claim the most.
     let claims_length = reader.format_info().format != FORMAT_ID_WAVE;
-    let track = reader.default_track(TrackType::Audio).ok_or(Error::NoSound)?;
+    let track = reader.default_track(TrackType::Audio).ok_or(Error::NoAudio)?;
     let id = track.id;
     let claimed = track.num_frames.filter(|_| claims_length).unwrap_or(0);
     let mut decoder = decoder(track, claimed, limits)?;
@@ -83,8 +83,8 @@ fn decode(bytes: &[u8], limits: &Limits) -> Result<Sound> {
             Ok(Some(packet)) => packet,
             Ok(None) | Err(Said::ResetRequired) => break,
             Err(Said::IoError(e)) if e.kind() == std::io::ErrorKind::UnexpectedEof => break,
-            Err(e) if mix.samples.is_empty() => return Err(Error::Sound(e)),
-            // The rest can't be found; what was heard so far is sound.
+            Err(e) if mix.samples.is_empty() => return Err(Error::Audio(e)),
+            // The rest can't be found; what was heard so far is audio.
             Err(_) => break,
         };
         if packet.track_id != id {
@@ -93,13 +93,13 @@ fn decode(bytes: &[u8], limits: &Limits) -> Result<Sound> {
         match decoder.decode(&packet) {
             Ok(buffer) => mix.add(&buffer)?,
             Err(Said::DecodeError(_) | Said::IoError(_)) => {}
-            Err(e) => return Err(Error::Sound(e)),
+            Err(e) => return Err(Error::Audio(e)),
         }
     }
     if mix.samples.is_empty() {
-        return Err(Error::NoSound);
+        return Err(Error::NoAudio);
     }
-    Sound::from_samples(mix.rate, mix.samples)
+    Audio::from_samples(mix.rate, mix.samples)
 }
 
 fn open(bytes: &[u8]) -> Result<Box<dyn FormatReader + '_>> {
@@ -110,16 +110,16 @@ fn open(bytes: &[u8]) -> Result<Box<dyn FormatReader + '_>> {
     probe.probe(&Hint::new(), stream, formats, tags).map_err(|e| match e {
         Said::Unsupported(_) | Said::IoError(_) => {
             let looks_like = sniff::looks_like(bytes);
-            Error::Unread { what: "sound", looks_like, takes: sniff::SOUNDS }
+            Error::Unread { what: "audio", looks_like, takes: sniff::AUDIO }
         }
-        e => Error::Sound(e),
+        e => Error::Audio(e),
     })
 }
 
 /// The decoder of a track whose header claims nothing that is too much.
 fn decoder(track: &Track, n_frames: u64, limits: &Limits) -> Result<Box<dyn AudioDecoder>> {
     let Some(CodecParameters::Audio(parameters)) = &track.codec_params else {
-        return Err(Error::NoSound);
+        return Err(Error::NoAudio);
     };
     if let Some(rate) = parameters.sample_rate {
         check_rate(rate)?;
@@ -129,7 +129,7 @@ fn decoder(track: &Track, n_frames: u64, limits: &Limits) -> Result<Box<dyn Audi
     let options = AudioDecoderOptions::default();
     symphonia::default::get_codecs()
         .make_audio_decoder(parameters, &options)
-        .map_err(Error::Sound)
+        .map_err(Error::Audio)
 }
 
 fn check_rate(rate: u32) -> Result<()> {
@@ -140,15 +140,15 @@ fn check_rate(rate: u32) -> Result<()> {
 }
 
 fn check_length(n_frames: u64, rate: u32, n_channels: usize, limits: &Limits) -> Result<()> {
-    let too_long = n_frames > limits.max_sound_s.saturating_mul(rate.into());
+    let too_long = n_frames > limits.max_audio_s.saturating_mul(rate.into());
     let n_channels = u64::try_from(n_channels).unwrap_or(u64::MAX);
     let bytes = n_frames.saturating_mul(n_channels).saturating_mul(4);
     check_total(too_long || bytes > limits.max_pcm_bytes, limits)
 }
 
 fn check_total(too_much: bool, limits: &Limits) -> Result<()> {
-    let Limits { max_sound_s: max_s, max_pcm_bytes: max_bytes, .. } = *limits;
-    if too_much { Err(Error::SoundLength { max_s, max_bytes }) } else { Ok(()) }
+    let Limits { max_audio_s: max_s, max_pcm_bytes: max_bytes, .. } = *limits;
+    if too_much { Err(Error::AudioLength { max_s, max_bytes }) } else { Ok(()) }
 }
 
 fn check_samples(samples: &[f32], before: usize) -> Result<()> {
@@ -158,7 +158,7 @@ fn check_samples(samples: &[f32], before: usize) -> Result<()> {
     Err(Error::Sample { index: at.saturating_add(before), value })
 }
 
-/// Sound so far.
+/// Audio so far.
 struct Mix<'a> {
     rate: u32,
     samples: Vec<f32>,
@@ -179,7 +179,7 @@ impl Mix<'_> {
         }
         if rate != self.rate {
             let what = "the sample rate changes inside the file";
-            return Err(Error::Sound(Said::Unsupported(what)));
+            return Err(Error::Audio(Said::Unsupported(what)));
         }
         let total = u64::try_from(self.samples.len().saturating_add(n_frames)).unwrap_or(u64::MAX);
         check_length(total, rate, 1, self.limits)?;

@@ -1,53 +1,53 @@
-//! Sound: decoding, resampling, frames.
+//! Audio: decoding, resampling, frames.
 
-use lapidary_media::{Error, Limits, Sound, frames, resample};
+use lapidary_media::{Audio, Error, Limits, frames, resample};
 use lapidary_program::{AudioFrames, AudioSpec};
 
 use crate::reference::{Reference, bytes};
 use crate::specs;
 
 /// The same as `tone` of `make_media.py`.
-fn tone(n: usize) -> Sound {
+fn tone(n: usize) -> Audio {
     let at = |i: u64| ((i * i * 7 / 64 + i * 13) % 4001) as f32 - 2000.0;
     let samples = (0..n as u64).map(|i| at(i) / 4096.0).collect();
-    Sound::from_samples(16_000, samples).unwrap()
+    Audio::from_samples(16_000, samples).unwrap()
 }
 
-/// The size of the difference beside the size of the sound, in decibels.
+/// The size of the difference beside the size of the audio, in decibels.
 fn noise_db(made: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(made.len(), expected.len());
     let power = |n: f64| n * n;
     let noise: f64 = made.iter().zip(expected).map(|(a, b)| power((a - b).into())).sum();
-    let sound: f64 = expected.iter().map(|b| power(f64::from(*b))).sum();
-    10.0 * (noise / sound).max(1e-30).log10()
+    let audio: f64 = expected.iter().map(|b| power(f64::from(*b))).sum();
+    10.0 * (noise / audio).max(1e-30).log10()
 }
 
 #[test]
-fn every_kind_of_sound_is_decoded() {
+fn every_kind_of_audio_is_decoded() {
     let reference = Reference::open("sound.safetensors");
     let names = reference.names();
     let files: Vec<&str> = names.iter().filter_map(|n| n.strip_prefix("decoded.")).collect();
     assert_eq!(files.len(), 13);
     for name in files {
-        let sound = Sound::decode(&bytes(&format!("sounds/{name}")), &Limits::default());
-        let sound = sound.unwrap_or_else(|e| panic!("{name}: {e:?}"));
-        assert_eq!(sound.rate() as i32, reference.i32(&format!("rate.{name}"))[0], "{name}");
-        let noise = noise_db(sound.samples(), &reference.f32(&format!("decoded.{name}")));
+        let audio = Audio::decode(&bytes(&format!("sounds/{name}")), &Limits::default());
+        let audio = audio.unwrap_or_else(|e| panic!("{name}: {e:?}"));
+        assert_eq!(audio.rate() as i32, reference.i32(&format!("rate.{name}"))[0], "{name}");
+        let noise = noise_db(audio.samples(), &reference.f32(&format!("decoded.{name}")));
         assert!(noise < -100.0, "{name}: {noise:.1} dB");
     }
 }
 
 #[test]
-fn a_cover_before_the_sound_is_passed_over() {
+fn a_cover_before_the_audio_is_passed_over() {
     let file = bytes("sounds/stereo.mp3");
-    let bare = Sound::decode(&file, &Limits::default()).unwrap();
+    let bare = Audio::decode(&file, &Limits::default()).unwrap();
     for len in [10u32, 100_000, 3 << 20] {
         // The length of a tag is written in four times seven bits.
         let size = [21, 14, 7, 0].map(|shift| (len >> shift & 0x7f) as u8);
         let mut tagged = [b"ID3\x04\0\0".as_slice(), &size].concat();
         tagged.resize(tagged.len() + len as usize, 0);
         tagged.extend(&file);
-        assert_eq!(Sound::decode(&tagged, &Limits::default()).unwrap(), bare, "{len}");
+        assert_eq!(Audio::decode(&tagged, &Limits::default()).unwrap(), bare, "{len}");
     }
 }
 
@@ -89,13 +89,13 @@ fn raw_frames_and_counts_are_those_of_the_feature_extractor() {
 }
 
 #[test]
-fn sound_shorter_than_a_frame_is_an_error() {
+fn audio_shorter_than_a_frame_is_an_error() {
     for n in [0, 1, 160] {
         let made = frames(&tone(n), &specs::mel());
-        let want = |e: &Error| matches!(e, Error::SoundShort { rate: 16_000, min: 161, .. });
+        let want = |e: &Error| matches!(e, Error::AudioShort { rate: 16_000, min: 161, .. });
         assert!(made.as_ref().is_err_and(want), "{made:?}");
     }
-    assert!(matches!(frames(&tone(0), &specs::raw()), Err(Error::SoundShort { .. })));
+    assert!(matches!(frames(&tone(0), &specs::raw()), Err(Error::AudioShort { .. })));
 }
 
 #[test]
@@ -103,10 +103,10 @@ fn resampling_agrees_with_a_kept_resampler() {
     let reference = Reference::open("sound.safetensors");
     for rate in [8_000, 22_050, 44_100, 48_000] {
         let source = reference.f32(&format!("resampled.{rate}.from"));
-        let made = resample(&Sound::from_samples(rate, source).unwrap(), 16_000);
+        let made = resample(&Audio::from_samples(rate, source).unwrap(), 16_000);
         let expected = reference.f32(&format!("resampled.{rate}"));
         assert_eq!(made.samples().len(), expected.len(), "{rate}");
-        // The ends, where the sound stops in full swing, depend on the length of the filter.
+        // The ends, where the audio stops in full swing, depend on the length of the filter.
         let inner = 200..expected.len() - 200;
         let noise = noise_db(&made.samples()[inner.clone()], &expected[inner]);
         assert!(noise < -120.0, "{rate}: {noise:.1} dB");
@@ -124,7 +124,7 @@ fn a_sine_stays_a_sine_at_any_pair_of_rates() {
         [(8_000, 16_000), (48_000, 16_000), (44_100, 16_000), (44_101, 16_000), (9_973, 16_001)]
     {
         let n = 12_345;
-        let made = resample(&Sound::from_samples(from, sine(from, n)).unwrap(), to);
+        let made = resample(&Audio::from_samples(from, sine(from, n)).unwrap(), to);
         let len = (n as f64 * f64::from(to) / f64::from(from)).round() as usize;
         assert_eq!(made.samples().len(), len, "{from} to {to}");
         let expected = sine(to, len);
@@ -137,38 +137,38 @@ fn a_sine_stays_a_sine_at_any_pair_of_rates() {
 #[test]
 fn what_the_lower_rate_cannot_hold_is_cut_off() {
     let high = |i: usize| (std::f64::consts::TAU * 9_000.0 * i as f64 / 48_000.0).sin() as f32;
-    let sound = Sound::from_samples(48_000, (0..48_000).map(high).collect()).unwrap();
-    let made = resample(&sound, 16_000);
+    let audio = Audio::from_samples(48_000, (0..48_000).map(high).collect()).unwrap();
+    let made = resample(&audio, 16_000);
     let most = made.samples()[400..15_600].iter().fold(0.0f32, |most, s| most.max(s.abs()));
     assert!(most < 1e-5, "{most}");
 }
 
 #[test]
 fn resampling_to_the_same_rate_changes_nothing() {
-    let sound = tone(100);
-    assert_eq!(resample(&sound, 16_000), sound);
+    let audio = tone(100);
+    assert_eq!(resample(&audio, 16_000), audio);
     assert!(resample(&tone(0), 44_100).samples().is_empty());
 }
 
 #[test]
-fn frames_of_another_rate_are_those_of_the_resampled_sound() {
+fn frames_of_another_rate_are_those_of_the_resampled_audio() {
     let spec = AudioSpec { max_samples: 5_000, ..specs::mel() };
-    let sound = Sound::from_samples(44_100, tone(40_000).samples().to_vec()).unwrap();
-    let all = resample(&sound, 16_000);
-    let heard = Sound::from_samples(16_000, all.samples()[..5_000].to_vec()).unwrap();
-    let made = frames(&sound, &spec).unwrap();
+    let audio = Audio::from_samples(44_100, tone(40_000).samples().to_vec()).unwrap();
+    let all = resample(&audio, 16_000);
+    let heard = Audio::from_samples(16_000, all.samples()[..5_000].to_vec()).unwrap();
+    let made = frames(&audio, &spec).unwrap();
     assert_eq!(made.data, frames(&heard, &spec).unwrap().data);
     assert!(made.is_cut);
 }
 
 #[test]
-fn samples_that_no_sound_has_are_refused() {
+fn samples_that_no_audio_has_are_refused() {
     for bad in [f32::NAN, f32::INFINITY, -1e30] {
-        let refused = Sound::from_samples(16_000, vec![0.0, bad, 0.0]);
+        let refused = Audio::from_samples(16_000, vec![0.0, bad, 0.0]);
         assert!(matches!(refused, Err(Error::Sample { index: 1, .. })));
     }
     for rate in [0, 1, 1 << 31] {
-        assert!(matches!(Sound::from_samples(rate, vec![]), Err(Error::SampleRate { .. })));
+        assert!(matches!(Audio::from_samples(rate, vec![]), Err(Error::SampleRate { .. })));
     }
 }
 

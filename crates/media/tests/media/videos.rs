@@ -1,9 +1,9 @@
-//! Films: which frames, when, and what they show.
+//! Videos: which frames, when, and what they show.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use lapidary_media::{Error, Film, Frame, Limits, Picture, sampled, time_stamp};
+use lapidary_media::{Error, Frame, Image, Limits, Video, sampled, time_stamp};
 use lapidary_program::VideoSpec;
 
 use crate::reference::{Reference, bytes, differences};
@@ -38,16 +38,16 @@ fn times_are_minutes_and_seconds() {
 }
 
 #[test]
-fn a_film_has_the_times_and_levels_of_the_processor() {
+fn a_video_has_the_times_and_levels_of_the_processor() {
     let reference = Reference::open("patches.safetensors");
     let [n, height, width, 3] = reference.shape("video.film")[..] else { panic!() };
-    let film = reference.u8("video.film");
+    let video = reference.u8("video.film");
     let folder = tempfile::tempdir().unwrap();
-    for (i, frame) in film.chunks_exact(film.len() / n).enumerate() {
+    for (i, frame) in video.chunks_exact(video.len() / n).enumerate() {
         write_bmp(&folder.path().join(format!("{i}.bmp")), width as u32, height as u32, frame);
     }
     let limits = Limits::default();
-    let made = Film::from_folder(folder.path(), Some(5.0), 32, &limits).unwrap();
+    let made = Video::from_folder(folder.path(), Some(5.0), 32, &limits).unwrap();
     let made = made.patches(&specs::budget(), &specs::video()).unwrap();
     let times: Vec<&str> = made.iter().map(|frame| frame.time.as_str()).collect();
     let expected = String::from_utf8(reference.u8("video.times")).unwrap();
@@ -87,15 +87,15 @@ fn animations_are_decoded_frame_by_frame() {
         let all = reference.u8(&key);
         let begins = reference.i32(&format!("ms.{name}"));
         for max in [1, 7, 32, 1000] {
-            let film = Film::from_animation(&file, max, &Limits::default()).unwrap();
-            let made = film.collect::<Result<Vec<Frame>, Error>>().unwrap();
+            let video = Video::from_animation(&file, max, &Limits::default()).unwrap();
+            let made = video.collect::<Result<Vec<Frame>, Error>>().unwrap();
             let wanted = sampled(n as u64, max);
             assert_eq!(made.len(), wanted.len(), "{name}");
             for (frame, i) in made.iter().zip(wanted) {
                 let i = i as usize;
                 let expected = &all[i * width * height * 3..][..width * height * 3];
                 // The decoder of WebP rounds down when it lays frames over each other.
-                let most = differences(frame.picture.data(), expected).0;
+                let most = differences(frame.image.data(), expected).0;
                 assert!(most <= u8::from(name == "film.webp"), "{name} {i}: {most}");
                 assert_eq!(frame.seconds, f64::from(begins[i]) / 1000.0, "{name} {i}");
             }
@@ -104,21 +104,21 @@ fn animations_are_decoded_frame_by_frame() {
 }
 
 #[test]
-fn a_still_picture_is_a_film_of_one_frame() {
+fn a_still_image_is_a_video_of_one_frame() {
     for name in ["lossless.webp", "still.gif"] {
         let file = bytes(&format!("pictures/{name}"));
-        let film = Film::from_animation(&file, 32, &Limits::default()).unwrap();
-        let frames = film.collect::<Result<Vec<Frame>, Error>>().unwrap();
-        let picture = Picture::decode(&file, &Limits::default()).unwrap();
-        assert_eq!(frames, [Frame { seconds: 0.0, picture }], "{name}");
+        let video = Video::from_animation(&file, 32, &Limits::default()).unwrap();
+        let frames = video.collect::<Result<Vec<Frame>, Error>>().unwrap();
+        let image = Image::decode(&file, &Limits::default()).unwrap();
+        assert_eq!(frames, [Frame { seconds: 0.0, image }], "{name}");
     }
 }
 
 #[test]
 fn what_is_no_animation_is_refused() {
     let limits = Limits::default();
-    let refused = |file: &[u8]| Film::from_animation(file, 32, &limits).err().unwrap();
-    assert!(matches!(refused(b""), Error::Empty { what: "film" }));
+    let refused = |file: &[u8]| Video::from_animation(file, 32, &limits).err().unwrap();
+    assert!(matches!(refused(b""), Error::Empty { what: "video" }));
     assert!(matches!(refused(&bytes("pictures/rgb.png")), Error::Unread { .. }));
     assert!(matches!(refused(b"GIF89a"), Error::CutShort { .. }));
 }
@@ -126,9 +126,9 @@ fn what_is_no_animation_is_refused() {
 #[test]
 fn an_animation_with_too_much_work_in_it_is_refused_at_once() {
     let file = bytes("pictures/film.gif");
-    let limits = Limits { max_film_pixels: 40 * 24 * 16 - 1, ..Limits::default() };
-    let refused = Film::from_animation(&file, 2, &limits).err();
-    assert!(matches!(refused, Some(Error::FilmSize { frames: 40, pixels: 384, .. })));
+    let limits = Limits { max_video_pixels: 40 * 24 * 16 - 1, ..Limits::default() };
+    let refused = Video::from_animation(&file, 2, &limits).err();
+    assert!(matches!(refused, Some(Error::VideoSize { frames: 40, pixels: 384, .. })));
     // A million frames that say nothing, on a canvas of 36 million pixels.
     let mut bomb = b"GIF89a\x70\x17\x70\x17\0\0\0".to_vec();
     for _ in 0..1_000_000 {
@@ -136,28 +136,28 @@ fn an_animation_with_too_much_work_in_it_is_refused_at_once() {
     }
     bomb.push(0x3b);
     let start = Instant::now();
-    let refused = Film::from_animation(&bomb, 32, &Limits::default()).err();
-    assert!(matches!(refused, Some(Error::FilmSize { frames: 1_000_000, .. })));
+    let refused = Video::from_animation(&bomb, 32, &Limits::default()).err();
+    assert!(matches!(refused, Some(Error::VideoSize { frames: 1_000_000, .. })));
     assert!(start.elapsed() < Duration::from_secs(2));
 }
 
 #[test]
-fn a_folder_without_pictures_is_an_error() {
+fn a_folder_without_images_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("notes.txt"), "x").unwrap();
     let limits = Limits::default();
-    let none = Film::from_folder(folder.path(), None, 32, &limits).err();
+    let none = Video::from_folder(folder.path(), None, 32, &limits).err();
     assert!(matches!(none, Some(Error::NoFrames)));
     std::fs::write(folder.path().join("1.png"), "x").unwrap();
-    let film = Film::from_folder(folder.path(), None, 32, &limits).unwrap();
-    assert!(film.patches(&specs::budget(), &specs::video()).is_err());
-    let absent = Film::from_folder(&folder.path().join("absent"), None, 32, &limits).err();
+    let video = Video::from_folder(folder.path(), None, 32, &limits).unwrap();
+    assert!(video.patches(&specs::budget(), &specs::video()).is_err());
+    let absent = Video::from_folder(&folder.path().join("absent"), None, 32, &limits).err();
     assert!(matches!(absent, Some(Error::Io(_))));
-    assert_eq!(absent.unwrap().to_string(), "the film can't be read");
+    assert_eq!(absent.unwrap().to_string(), "the video can't be read");
 }
 
 #[test]
-fn pictures_of_a_folder_are_24_in_a_second_unless_told() {
+fn images_of_a_folder_are_24_in_a_second_unless_told() {
     let folder = tempfile::tempdir().unwrap();
     for i in 0..60 {
         std::fs::copy(
@@ -166,12 +166,12 @@ fn pictures_of_a_folder_are_24_in_a_second_unless_told() {
         )
         .unwrap();
     }
-    let film = Film::from_folder(folder.path(), None, 5, &Limits::default()).unwrap();
-    let seconds: Vec<f64> = film.map(|frame| frame.unwrap().seconds).collect();
+    let video = Video::from_folder(folder.path(), None, 5, &Limits::default()).unwrap();
+    let seconds: Vec<f64> = video.map(|frame| frame.unwrap().seconds).collect();
     assert_eq!(seconds, [0.0, 0.5, 1.0, 1.5, 2.0]);
     let spec = VideoSpec { budget: 1, ..specs::video() };
-    let film = Film::from_folder(folder.path(), None, 5, &Limits::default()).unwrap();
-    let made = film.patches(&specs::budget(), &spec).unwrap();
+    let video = Video::from_folder(folder.path(), None, 5, &Limits::default()).unwrap();
+    let made = video.patches(&specs::budget(), &spec).unwrap();
     assert!(made.iter().all(|frame| frame.patches.n_soft == 1));
 }
 
@@ -200,9 +200,9 @@ fn the_other_program_is_asked_twice_and_read_frame_by_frame() {
     let folder = tempfile::tempdir().unwrap();
     let program = fake(folder.path(), WORKS);
     let file = folder.path().join("-x.mp4");
-    let film = Film::from_file(&file, Some(&program), 2, &Limits::default()).unwrap();
-    let frames = film.collect::<Result<Vec<Frame>, Error>>().unwrap();
-    let seen: Vec<(f64, &[u8])> = frames.iter().map(|f| (f.seconds, f.picture.data())).collect();
+    let video = Video::from_file(&file, Some(&program), 2, &Limits::default()).unwrap();
+    let frames = video.collect::<Result<Vec<Frame>, Error>>().unwrap();
+    let seen: Vec<(f64, &[u8])> = frames.iter().map(|f| (f.seconds, f.image.data())).collect();
     assert_eq!(seen, [(0.0, b"abcdef".as_slice()), (1.0, b"ghijkl")]);
 }
 
@@ -210,62 +210,62 @@ fn the_other_program_is_asked_twice_and_read_frame_by_frame() {
 #[test]
 fn the_other_program_may_fail_hang_or_lie() {
     let folder = tempfile::tempdir().unwrap();
-    let limits = Limits { max_film_work_s: 1, ..Limits::default() };
+    let limits = Limits { max_video_work_s: 1, ..Limits::default() };
     let file = folder.path().join("secret.mp4");
-    let film = |script: &str| -> Result<Vec<Frame>, Error> {
+    let video = |script: &str| -> Result<Vec<Frame>, Error> {
         let program = fake(folder.path(), script);
-        Film::from_file(&file, Some(&program), 2, &limits)?.collect()
+        Video::from_file(&file, Some(&program), 2, &limits)?.collect()
     };
-    let failed = film("echo \"file:$9: /x/secret: Invalid data found\" >&2; exit 1").unwrap_err();
-    assert_eq!(failed.to_string(), "ffmpeg can't read the film: Invalid data found");
+    let failed = video("echo \"file:$9: /x/secret: Invalid data found\" >&2; exit 1").unwrap_err();
+    assert_eq!(failed.to_string(), "ffmpeg can't read the video: Invalid data found");
     let start = Instant::now();
-    let hung = film("exec sleep 60").unwrap_err();
-    assert!(matches!(hung, Error::FilmTime { max_s: 1 }), "{hung:?}");
+    let hung = video("exec sleep 60").unwrap_err();
+    assert!(matches!(hung, Error::VideoTime { max_s: 1 }), "{hung:?}");
     assert!(start.elapsed() < Duration::from_secs(20));
-    let empty = film("exit 0").unwrap_err();
+    let empty = video("exit 0").unwrap_err();
     assert!(matches!(empty, Error::NoFrames), "{empty:?}");
     let list = "case \"$*\" in *framecrc*) printf '#tb 0: 1/1\\n0,0,0,0\\n'; exit;; esac;";
-    let huge = film(&format!("{list} printf 'P6\\n60000 60000\\n255\\n'; cat /dev/zero"));
-    assert!(matches!(huge, Err(Error::PictureSize { .. })), "{huge:?}");
-    let cut = film(&format!("{list} printf 'P6\\n2 2\\n255\\nabc'"));
+    let huge = video(&format!("{list} printf 'P6\\n60000 60000\\n255\\n'; cat /dev/zero"));
+    assert!(matches!(huge, Err(Error::ImageSize { .. })), "{huge:?}");
+    let cut = video(&format!("{list} printf 'P6\\n2 2\\n255\\nabc'"));
     assert!(matches!(cut, Err(Error::CutShort { .. })), "{cut:?}");
-    let large = film("printf '#dimensions 0: 90000x90000\\n0,0,0,0\\n'");
-    assert!(matches!(large, Err(Error::PictureSize { .. })), "{large:?}");
+    let large = video("printf '#dimensions 0: 90000x90000\\n0,0,0,0\\n'");
+    assert!(matches!(large, Err(Error::ImageSize { .. })), "{large:?}");
 }
 
 #[test]
 fn the_absence_of_the_other_program_is_said() {
     let absent = Path::new("lapidary-no-such-program");
-    let error = Film::from_file(absent, Some(absent), 2, &Limits::default()).err().unwrap();
+    let error = Video::from_file(absent, Some(absent), 2, &Limits::default()).err().unwrap();
     assert!(matches!(error, Error::NoFfmpeg));
     assert!(error.to_string().contains("not on the PATH"));
 }
 
 /// Where it is installed, the true program.
 #[test]
-fn the_true_program_decodes_a_film() {
+fn the_true_program_decodes_a_video() {
     let program = std::env::var_os("LAPIDARY_FFMPEG").unwrap_or("ffmpeg".into());
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("film.mkv");
+    let file = folder.path().join("video.mkv");
     let source = "testsrc=size=64x48:rate=25:duration=4";
     let mut command = std::process::Command::new(&program);
     command.args(["-loglevel", "error", "-f", "lavfi", "-i", source, "-c:v", "ffv1"]);
     let made = command.arg("-pix_fmt").arg("bgr0").arg(&file).status();
     if !made.is_ok_and(|status| status.success()) {
-        eprintln!("SKIPPED: there is no ffmpeg here that makes test films");
+        eprintln!("SKIPPED: there is no ffmpeg here that makes test videos");
         assert!(!file.exists());
         return;
     }
     let program = PathBuf::from(program);
     let limits = Limits::default();
-    let film = Film::from_file(&file, Some(&program), 8, &limits).unwrap();
-    let frames = film.collect::<Result<Vec<Frame>, Error>>().unwrap();
+    let video = Video::from_file(&file, Some(&program), 8, &limits).unwrap();
+    let frames = video.collect::<Result<Vec<Frame>, Error>>().unwrap();
     let seconds: Vec<f64> = frames.iter().map(|f| (f.seconds * 100.0).round() / 100.0).collect();
     assert_eq!(seconds, [0.0, 0.48, 1.0, 1.48, 2.0, 2.48, 3.0, 3.48]);
-    assert!(frames.iter().all(|f| (f.picture.width(), f.picture.height()) == (64, 48)));
-    assert!(frames.windows(2).all(|pair| pair[0].picture != pair[1].picture));
+    assert!(frames.iter().all(|f| (f.image.width(), f.image.height()) == (64, 48)));
+    assert!(frames.windows(2).all(|pair| pair[0].image != pair[1].image));
     let text = folder.path().join("text.mp4");
-    std::fs::write(&text, "not a film").unwrap();
-    let refused = Film::from_file(&text, Some(&program), 8, &limits).err().unwrap();
+    std::fs::write(&text, "not a video").unwrap();
+    let refused = Video::from_file(&text, Some(&program), 8, &limits).err().unwrap();
     assert!(matches!(&refused, Error::Ffmpeg { detail } if !detail.contains('/')), "{refused}");
 }

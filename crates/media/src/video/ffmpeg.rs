@@ -1,4 +1,4 @@
-//! Films by the program `ffmpeg`, in two runs: one lists the frames, one decodes those wanted.
+//! Videos by the program `ffmpeg`, in two runs: one lists the frames, one decodes those wanted.
 //!
 //! It is started with arguments, never through a shell, and reads local files of known containers
 //! only: a playlist would make it open other files and addresses.
@@ -8,14 +8,14 @@ use std::path::Path;
 use std::process::{ChildStdout, Command};
 
 use super::running::Running;
-use super::{Film, Frame, ppm, sampled};
+use super::{Frame, Video, ppm, sampled};
 use crate::decode::check_size;
 use crate::error::{Error, Result};
 use crate::limits::Limits;
 
 const CONTAINERS: &str = "mov,matroska,avi,flv,mpegts,mpeg,mpegvideo,ogg,asf,gif,apng,ivf,mxf,nut,\
                           h264,hevc,av1,m4v,dv,wtv,rm,yuv4mpegpipe";
-/// Frames of a film; a day of them, about.
+/// Frames of a video; a day of them, about.
 const MAX_LISTED: usize = 1 << 22;
 /// A list's line is short.
 const MAX_LINE: usize = 1 << 10;
@@ -27,7 +27,7 @@ pub(super) fn open(
     program: Option<&Path>,
     max_frames: u32,
     limits: &Limits,
-) -> Result<Film<'static>> {
+) -> Result<Video<'static>> {
     let program = program.unwrap_or(Path::new("ffmpeg"));
     let listing = list(file, program, limits)?;
     let total = listing.starts.len() as u64;
@@ -36,10 +36,10 @@ pub(super) fn open(
     }
     if let Some((width, height)) = listing.size {
         check_size(width, height, limits)?;
-        let (pixels, max_pixels) = (width * height, limits.max_film_pixels);
+        let (pixels, max_pixels) = (width * height, limits.max_video_pixels);
         // Only frames that are shown are counted here: time is bounded besides.
         if total.min(max_frames.into()).saturating_mul(pixels) > max_pixels {
-            return Err(Error::FilmSize { frames: total, pixels, max_pixels });
+            return Err(Error::VideoSize { frames: total, pixels, max_pixels });
         }
     }
     decode(file, program, listing.starts, max_frames.min(MAX_WANTED), limits)
@@ -57,7 +57,7 @@ struct Listing {
 fn list(file: &Path, program: &Path, limits: &Limits) -> Result<Listing> {
     let mut command = reading(program, file);
     command.args(["-c", "copy", "-f", "framecrc", "-"]);
-    let (mut running, stdout) = Running::start(command, limits.max_film_work_s)?;
+    let (mut running, stdout) = Running::start(command, limits.max_video_work_s)?;
     let listing = parse_list(BufReader::new(stdout)).map_err(Error::Io)?;
     running.finish()?;
     Ok(listing)
@@ -102,7 +102,7 @@ fn decode(
     starts: Vec<f64>,
     max_frames: u32,
     limits: &Limits,
-) -> Result<Film<'static>> {
+) -> Result<Video<'static>> {
     let wanted = sampled(starts.len() as u64, max_frames);
     let terms: Vec<String> = wanted.iter().map(|n| format!("eq(n,{n})")).collect();
     // Frames are given new times, one after the other, so that none is doubled or dropped.
@@ -110,10 +110,10 @@ fn decode(
     let mut command = reading(program, file);
     command.args(["-vf", &filter, "-r", "25", "-pix_fmt", "rgb24"]);
     command.args(["-f", "image2pipe", "-c:v", "ppm", "-"]);
-    let (running, stdout) = Running::start(command, limits.max_film_work_s)?;
+    let (running, stdout) = Running::start(command, limits.max_video_work_s)?;
     let times = wanted.into_iter().map(|i| starts[i as usize]).collect::<Vec<f64>>();
     let limits = limits.clone();
-    Ok(Film::new(Decoded { running, stdout: BufReader::new(stdout), times, next: 0, limits }))
+    Ok(Video::new(Decoded { running, stdout: BufReader::new(stdout), times, next: 0, limits }))
 }
 
 /// Frames as they come from the pipe.
@@ -132,8 +132,8 @@ impl Iterator for Decoded {
         let seconds = *self.times.get(self.next)?;
         self.next += 1;
         let wrong = match ppm::read(&mut self.stdout, &self.limits) {
-            Ok(Some(picture)) => return Some(Ok(Frame { seconds, picture })),
-            // Some frames of a damaged film are better than none.
+            Ok(Some(image)) => return Some(Ok(Frame { seconds, image })),
+            // Some frames of a damaged video are better than none.
             Ok(None) if self.next > 1 => self.running.in_time().err(),
             Ok(None) => Some(self.running.finish().err().unwrap_or(Error::NoFrames)),
             Err(e) => Some(self.running.in_time().err().unwrap_or(e)),

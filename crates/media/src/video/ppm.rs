@@ -1,14 +1,14 @@
-//! Pictures of the PPM format, one after the other.
+//! Images of the PPM format, one after the other.
 
 use std::io::{BufRead, Read};
 
 use crate::decode::check_size;
 use crate::error::{Error, Result};
+use crate::image::Image;
 use crate::limits::Limits;
-use crate::picture::Picture;
 
-/// The next picture; `None` at the end.
-pub(super) fn read(from: &mut impl BufRead, limits: &Limits) -> Result<Option<Picture>> {
+/// The next image; `None` at the end.
+pub(super) fn read(from: &mut impl BufRead, limits: &Limits) -> Result<Option<Image>> {
     let cut_short = || Error::CutShort { format: "PPM" };
     let mut header = Vec::new();
     for _ in 0..4 {
@@ -24,7 +24,7 @@ pub(super) fn read(from: &mut impl BufRead, limits: &Limits) -> Result<Option<Pi
     let len = u64::from(width) * u64::from(height) * 3;
     let mut data = Vec::new();
     from.take(len).read_to_end(&mut data).map_err(Error::Io)?;
-    Picture::from_rgb(width, height, data).map(Some).ok_or_else(cut_short)
+    Image::from_rgb(width, height, data).map(Some).ok_or_else(cut_short)
 }
 
 /// A word and the one white space after it.
@@ -47,7 +47,7 @@ mod tests {
     use crate::{Error, Limits};
 
     #[test]
-    fn pictures_come_one_after_the_other() {
+    fn images_come_one_after_the_other() {
         let mut bytes = b"P6\n2 1\n255\nabcdefP6\n1 1\n255\nxyz".as_slice();
         let limits = Limits::default();
         let first = read(&mut bytes, &limits).unwrap().unwrap();
@@ -58,14 +58,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_picture_is_refused() {
+    fn what_is_no_image_is_refused() {
         let limits = Limits::default();
         for bytes in ["P6\n2 2\n255\nabc", "P5\n1 1\n255\nabc", "P6\n1 1\n65535\nabcabc", "P6\n1"] {
             let read = read(&mut bytes.as_bytes(), &limits);
             assert!(matches!(read, Err(Error::CutShort { .. }) | Ok(None)), "{bytes} {read:?}");
         }
         let huge = read(&mut b"P6\n65535 65535\n255\n".as_slice(), &limits);
-        assert!(matches!(huge, Err(Error::PictureSize { .. })));
+        assert!(matches!(huge, Err(Error::ImageSize { .. })));
         let overlong = read(&mut [b'7'; 100].as_slice(), &limits);
         assert!(matches!(overlong, Err(Error::CutShort { .. })));
     }

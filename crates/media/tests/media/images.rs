@@ -1,6 +1,6 @@
-//! Files of pictures to RGB.
+//! Files of images to RGB.
 
-use lapidary_media::{Error, Limits, Picture};
+use lapidary_media::{Error, Image, Limits};
 
 use crate::reference::{Reference, bytes, differences};
 
@@ -15,19 +15,19 @@ fn allowed(name: &str) -> (u8, f64) {
 }
 
 #[test]
-fn every_kind_of_picture_is_decoded_as_the_processors_see_it() {
+fn every_kind_of_image_is_decoded_as_the_processors_see_it() {
     let reference = Reference::open("pictures.safetensors");
     let names = reference.names();
     let files: Vec<&str> = names.iter().filter_map(|n| n.strip_prefix("decoded.")).collect();
     assert!(files.len() > 30);
     for name in files {
         let key = format!("decoded.{name}");
-        let picture = Picture::decode(&bytes(&format!("pictures/{name}")), &Limits::default());
-        let picture = picture.unwrap_or_else(|e| panic!("{name}: {e:?}"));
+        let image = Image::decode(&bytes(&format!("pictures/{name}")), &Limits::default());
+        let image = image.unwrap_or_else(|e| panic!("{name}: {e:?}"));
         let [height, width, 3] = reference.shape(&key)[..] else { panic!("{name}") };
-        let size = (picture.width() as usize, picture.height() as usize);
+        let size = (image.width() as usize, image.height() as usize);
         assert_eq!(size, (width, height), "{name}");
-        let (most, mean) = differences(picture.data(), &reference.u8(&key));
+        let (most, mean) = differences(image.data(), &reference.u8(&key));
         let (max_most, max_mean) = allowed(name);
         assert!(
             most <= max_most && mean <= max_mean,
@@ -44,33 +44,33 @@ fn the_end_of_a_file_cut_short_is_missed_at_every_length() {
         // A PNG's last chunk and a JPEG's last marker say only that it ends.
         let step = (whole.len() / 60).max(1);
         for len in (0..whole.len() - 16).step_by(step) {
-            let cut = Picture::decode(&whole[..len], &Limits::default());
+            let cut = Image::decode(&whole[..len], &Limits::default());
             assert!(cut.is_err(), "{name} at {len} of {}", whole.len());
         }
     }
 }
 
 #[test]
-fn a_picture_may_be_as_large_as_its_limit_and_no_larger() {
+fn an_image_may_be_as_large_as_its_limit_and_no_larger() {
     let file = bytes("pictures/rgb.png");
     let exact = Limits { max_pixels: 37 * 23, max_side: 37, ..Limits::default() };
-    assert!(Picture::decode(&file, &exact).is_ok());
+    assert!(Image::decode(&file, &exact).is_ok());
     for less in [
         Limits { max_pixels: 37 * 23 - 1, ..exact.clone() },
         Limits { max_side: 36, ..exact.clone() },
     ] {
-        let refused = Picture::decode(&file, &less);
-        assert!(matches!(refused, Err(Error::PictureSize { width: 37, height: 23, .. })));
+        let refused = Image::decode(&file, &less);
+        assert!(matches!(refused, Err(Error::ImageSize { width: 37, height: 23, .. })));
     }
     let little = Limits { max_decode_bytes: 37 * 23 * 3 - 1, ..exact };
-    let refused = Picture::decode(&file, &little);
-    assert!(matches!(refused, Err(Error::PictureMemory { .. })), "{refused:?}");
+    let refused = Image::decode(&file, &little);
+    assert!(matches!(refused, Err(Error::ImageMemory { .. })), "{refused:?}");
 }
 
 #[test]
-fn a_picture_needs_all_its_levels() {
-    assert!(Picture::from_rgb(2, 1, vec![0; 6]).is_some());
-    assert!(Picture::from_rgb(2, 1, vec![0; 5]).is_none());
-    assert!(Picture::from_rgb(0, 1, vec![]).is_none());
-    assert!(Picture::from_rgb(u32::MAX, u32::MAX, vec![]).is_none());
+fn an_image_needs_all_its_levels() {
+    assert!(Image::from_rgb(2, 1, vec![0; 6]).is_some());
+    assert!(Image::from_rgb(2, 1, vec![0; 5]).is_none());
+    assert!(Image::from_rgb(0, 1, vec![]).is_none());
+    assert!(Image::from_rgb(u32::MAX, u32::MAX, vec![]).is_none());
 }

@@ -1,4 +1,4 @@
-//! Films: frames with time stamps, one at a time.
+//! Videos: frames with time stamps, one at a time.
 
 mod animation;
 mod ffmpeg;
@@ -11,43 +11,43 @@ use std::path::Path;
 use lapidary_program::{ImageSpec, VideoSpec};
 
 use crate::error::{Error, Result};
+use crate::image::Image;
 use crate::limits::Limits;
 use crate::patches::{Patches, patches_within};
-use crate::picture::Picture;
 
-/// Descriptions come from files too. No model takes a tenth of this from one film.
+/// Descriptions come from files too. No model takes a tenth of this from one video.
 const MAX_NUMBERS: usize = 1 << 28;
 
-/// A frame of a film.
+/// A frame of a video.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frame {
     /// When it is shown.
     pub seconds: f64,
     /// What it shows.
-    pub picture: Picture,
+    pub image: Image,
 }
 
 /// A frame as it is fed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct FilmFrame {
+pub struct VideoFrame {
     /// When it is shown, as the model reads it.
     pub time: String,
     /// What it shows.
     pub patches: Patches,
 }
 
-/// Frames of a film, evenly spread, decoded as they are asked for: no more than one is held.
-pub struct Film<'a> {
+/// Frames of a video, evenly spread, decoded as they are asked for: no more than one is held.
+pub struct Video<'a> {
     frames: Box<dyn Iterator<Item = Result<Frame>> + 'a>,
 }
 
-impl<'a> Film<'a> {
+impl<'a> Video<'a> {
     /// From an animated GIF or WebP file; a still one has one frame.
-    pub fn from_animation(bytes: &'a [u8], max_frames: u32, limits: &Limits) -> Result<Film<'a>> {
+    pub fn from_animation(bytes: &'a [u8], max_frames: u32, limits: &Limits) -> Result<Video<'a>> {
         animation::open(bytes, max_frames, limits)
     }
 
-    /// From a folder of pictures, in the natural order of their names.
+    /// From a folder of images, in the natural order of their names.
     ///
     /// `fps` is how many make a second: 24 unless told.
     pub fn from_folder(
@@ -55,7 +55,7 @@ impl<'a> Film<'a> {
         fps: Option<f64>,
         max_frames: u32,
         limits: &Limits,
-    ) -> Result<Film<'static>> {
+    ) -> Result<Video<'static>> {
         folder::open(folder, fps, max_frames, limits)
     }
 
@@ -67,33 +67,33 @@ impl<'a> Film<'a> {
         program: Option<&Path>,
         max_frames: u32,
         limits: &Limits,
-    ) -> Result<Film<'static>> {
+    ) -> Result<Video<'static>> {
         ffmpeg::open(file, program, max_frames, limits)
     }
 
     /// Its frames as they are fed.
-    pub fn patches(self, image: &ImageSpec, video: &VideoSpec) -> Result<Vec<FilmFrame>> {
-        let mut frames: Vec<FilmFrame> = Vec::new();
+    pub fn patches(self, spec: &ImageSpec, video: &VideoSpec) -> Result<Vec<VideoFrame>> {
+        let mut frames: Vec<VideoFrame> = Vec::new();
         let mut numbers = 0;
         for frame in self {
-            let Frame { seconds, picture } = frame?;
-            let patches = patches_within(&picture, image, video.budget)?;
+            let Frame { seconds, image } = frame?;
+            let patches = patches_within(&image, spec, video.budget)?;
             numbers += patches.data.len();
             if numbers > MAX_NUMBERS {
-                let what = format!("films of more than {} such frames", frames.len());
+                let what = format!("videos of more than {} such frames", frames.len());
                 return Err(Error::Spec { what });
             }
-            frames.push(FilmFrame { time: time_stamp(seconds), patches });
+            frames.push(VideoFrame { time: time_stamp(seconds), patches });
         }
         if frames.is_empty() { Err(Error::NoFrames) } else { Ok(frames) }
     }
 
-    fn new(frames: impl Iterator<Item = Result<Frame>> + 'a) -> Film<'a> {
-        Film { frames: Box::new(frames) }
+    fn new(frames: impl Iterator<Item = Result<Frame>> + 'a) -> Video<'a> {
+        Video { frames: Box::new(frames) }
     }
 }
 
-impl Iterator for Film<'_> {
+impl Iterator for Video<'_> {
     type Item = Result<Frame>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -51,7 +51,7 @@ impl Running {
     /// Fails if its time is up.
     pub(super) fn in_time(&self) -> Result<()> {
         match self.is_late.load(Ordering::SeqCst) {
-            true => Err(Error::FilmTime { max_s: self.max_s }),
+            true => Err(Error::VideoTime { max_s: self.max_s }),
             false => Ok(()),
         }
     }

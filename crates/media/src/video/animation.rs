@@ -1,4 +1,4 @@
-//! Films from animated GIF and WebP files.
+//! Videos from animated GIF and WebP files.
 
 use std::io::Cursor;
 
@@ -6,36 +6,36 @@ use image::AnimationDecoder;
 use image::codecs::{gif, webp};
 use image::{ImageDecoder, ImageError};
 
-use super::{Film, Frame, sampled};
+use super::{Frame, Video, sampled};
 use crate::container::{self, Inside};
 use crate::decode::{bounded, check_size, failed, on_white};
 use crate::error::{Error, Result};
 use crate::guard::guarded;
+use crate::image::Image;
 use crate::limits::Limits;
-use crate::picture::Picture;
-use crate::sniff::{self, PictureFormat};
+use crate::sniff::{self, ImageFormat};
 
-pub(super) fn open<'a>(bytes: &'a [u8], max_frames: u32, limits: &Limits) -> Result<Film<'a>> {
-    guarded("film", || opened(bytes, max_frames, limits))
+pub(super) fn open<'a>(bytes: &'a [u8], max_frames: u32, limits: &Limits) -> Result<Video<'a>> {
+    guarded("video", || opened(bytes, max_frames, limits))
 }
 
-fn opened<'a>(bytes: &'a [u8], max_frames: u32, limits: &Limits) -> Result<Film<'a>> {
+fn opened<'a>(bytes: &'a [u8], max_frames: u32, limits: &Limits) -> Result<Video<'a>> {
     if bytes.is_empty() {
-        return Err(Error::Empty { what: "film" });
+        return Err(Error::Empty { what: "video" });
     }
     let Some(format) = sniff::animation(bytes) else {
         let looks_like = sniff::looks_like(bytes);
-        return Err(Error::Unread { what: "film", looks_like, takes: sniff::FILMS });
+        return Err(Error::Unread { what: "video", looks_like, takes: sniff::VIDEOS });
     };
     let inside = frames_inside(bytes, format, limits)?;
     if inside.is_empty() {
-        let picture = Picture::decode(bytes, limits)?;
-        return Ok(Film::new(std::iter::once(Ok(Frame { seconds: 0.0, picture }))));
+        let image = Image::decode(bytes, limits)?;
+        return Ok(Video::new(std::iter::once(Ok(Frame { seconds: 0.0, image }))));
     }
     let wrong = |source| failed(format, source, limits);
     let file = Cursor::new(bytes);
     let (size, frames) = match format {
-        PictureFormat::WebP => {
+        ImageFormat::WebP => {
             let decoder = webp::WebPDecoder::new(file).map_err(wrong)?;
             (decoder.dimensions(), decoder.into_frames())
         }
@@ -50,13 +50,15 @@ fn opened<'a>(bytes: &'a [u8], max_frames: u32, limits: &Limits) -> Result<Film<
     check_work(inside.len() as u64, width * height, limits)?;
     let wanted = sampled(inside.len() as u64, max_frames);
     let limits = limits.clone();
-    Ok(Film::new(wanted_only(frames, starts(&inside), wanted, move |e| failed(format, e, &limits))))
+    Ok(Video::new(wanted_only(frames, starts(&inside), wanted, move |e| {
+        failed(format, e, &limits)
+    })))
 }
 
 /// The frames that the file's blocks announce, none of which is too large.
-fn frames_inside(bytes: &[u8], format: PictureFormat, limits: &Limits) -> Result<Vec<Inside>> {
+fn frames_inside(bytes: &[u8], format: ImageFormat, limits: &Limits) -> Result<Vec<Inside>> {
     let (frames, coded) = match format {
-        PictureFormat::WebP => {
+        ImageFormat::WebP => {
             let webp = container::webp::walk(bytes);
             (webp.frames, webp.coded)
         }
@@ -70,8 +72,8 @@ fn frames_inside(bytes: &[u8], format: PictureFormat, limits: &Limits) -> Result
 
 /// Every frame up to the last that is wanted must be decoded, onto the whole canvas.
 fn check_work(frames: u64, pixels: u64, limits: &Limits) -> Result<()> {
-    if frames.saturating_mul(pixels) > limits.max_film_pixels {
-        return Err(Error::FilmSize { frames, pixels, max_pixels: limits.max_film_pixels });
+    if frames.saturating_mul(pixels) > limits.max_video_pixels {
+        return Err(Error::VideoSize { frames, pixels, max_pixels: limits.max_video_pixels });
     }
     Ok(())
 }
@@ -98,7 +100,7 @@ fn wanted_only<'a>(
         if failed {
             return None;
         }
-        let found = guarded("film", || {
+        let found = guarded("video", || {
             // Frames are painted over each other: those between are decoded too.
             for ((frame, seconds), i) in frames.by_ref() {
                 let frame = frame.map_err(&wrong)?;
@@ -116,6 +118,6 @@ fn wanted_only<'a>(
 fn as_frame(frame: image::Frame, seconds: f64) -> Option<Frame> {
     let pixels = frame.into_buffer();
     let (width, height) = pixels.dimensions();
-    let picture = Picture::from_rgb(width, height, on_white::<4>(pixels.as_raw()))?;
-    Some(Frame { seconds, picture })
+    let image = Image::from_rgb(width, height, on_white::<4>(pixels.as_raw()))?;
+    Some(Frame { seconds, image })
 }

@@ -1,16 +1,16 @@
-//! Films from folders of pictures.
+//! Videos from folders of images.
 
 use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
-use super::{Film, Frame, sampled};
+use super::{Frame, Video, sampled};
 use crate::error::{Error, Result};
+use crate::image::Image;
 use crate::limits::Limits;
-use crate::picture::Picture;
 
-/// Pictures of one second, unless told.
+/// Images of one second, unless told.
 const FPS: f64 = 24.0;
-/// Endings of pictures; what else lies in the folder is passed over.
+/// Endings of images; what else lies in the folder is passed over.
 const ENDINGS: &[&str] = &["png", "jpg", "jpeg", "webp", "gif", "bmp"];
 
 pub(super) fn open(
@@ -18,22 +18,22 @@ pub(super) fn open(
     fps: Option<f64>,
     max_frames: u32,
     limits: &Limits,
-) -> Result<Film<'static>> {
+) -> Result<Video<'static>> {
     let fps = fps.filter(|fps| fps.is_finite() && *fps > 0.0).unwrap_or(FPS);
-    let files = pictures(folder).map_err(Error::Io)?;
+    let files = images(folder).map_err(Error::Io)?;
     if files.is_empty() {
         return Err(Error::NoFrames);
     }
     let limits = limits.clone();
     let wanted = sampled(files.len() as u64, max_frames);
-    Ok(Film::new(wanted.into_iter().map(move |i| {
+    Ok(Video::new(wanted.into_iter().map(move |i| {
         let bytes = std::fs::read(&files[i as usize]).map_err(Error::Io)?;
-        let picture = Picture::decode(&bytes, &limits)?;
-        Ok(Frame { seconds: i as f64 / fps, picture })
+        let image = Image::decode(&bytes, &limits)?;
+        Ok(Frame { seconds: i as f64 / fps, image })
     })))
 }
 
-fn pictures(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+fn images(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
