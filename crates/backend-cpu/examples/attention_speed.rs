@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lapidary_backend::{Backend, Engine, Feed, LoadOptions, Outputs};
+use lapidary_backend::{Backend, Call, DeviceId, Engine, Feed, LoadOptions, Results, Wanted};
 use lapidary_backend_cpu::CpuBackend;
 use lapidary_program::{
     DType, Description, GraphBuilder, MemoryStore, Metadata, Method, Op, Program, SamplingDefaults,
@@ -24,11 +24,9 @@ fn main() {
     for (n_heads, head_dim) in HEADS {
         let channels = n_heads * head_dim;
         let program = two_methods(n_heads, head_dim);
-        let devices = CpuBackend.probe().expect("this machine has a CPU");
-        let options = LoadOptions { n_slots: 1, threads: number(1), ..LoadOptions::default() };
-        let mut engine = CpuBackend
-            .load(&program, &devices[0], &options, &mut |_, _| {})
-            .expect("there is memory");
+        let device = CpuBackend.open(&DeviceId::new("cpu", 0)).expect("this machine has a CPU");
+        let options = LoadOptions { threads: number(1), ..LoadOptions::default() };
+        let mut engine = device.load(&program, &options, &mut |_, _| {}).expect("there is memory");
         for n in &rows {
             let attention = time(&mut *engine, "attention", *n, channels);
             let linear = time(&mut *engine, "linear", *n, channels);
@@ -51,11 +49,13 @@ fn time(engine: &mut dyn Engine, method: &str, n_rows: usize, channels: usize) -
     };
     let [q, k, v] = [7, 11, 13].map(make);
     let feeds = [Feed::f32("q", &q), Feed::f32("k", &k), Feed::f32("v", &v)];
-    let mut outputs = Outputs::default();
+    let wants = [Wanted::whole("y")];
+    let call = Call { method, feeds: &feeds, wants: &wants, ..Call::default() };
+    let mut results = Results::default();
     let (mut best, start) = (f64::INFINITY, Instant::now());
     while start.elapsed() < PATIENCE {
         let start = Instant::now();
-        engine.run(method, &feeds, &mut outputs).expect("the feeds are right");
+        engine.run(&call, &mut results).expect("the feeds are right");
         best = best.min(start.elapsed().as_secs_f64());
     }
     best
@@ -92,6 +92,7 @@ fn two_methods(n_heads: usize, head_dim: usize) -> Arc<Program> {
         add_bos: false,
         sampling: SamplingDefaults::default(),
         media: Default::default(),
+        answer: None,
     };
     let description =
         Description { metadata, states: vec![], methods: BTreeMap::from(methods), weights };

@@ -7,7 +7,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lapidary_backend::{Backend, Engine, Feed, LoadOptions, Outputs};
+use lapidary_backend::{
+    Backend, Call, CallLimits, DeviceId, Engine, Feed, LoadOptions, Results, Wanted,
+};
 use lapidary_backend_cpu::CpuBackend;
 use lapidary_program::{
     DType, Description, Encoding, GraphBuilder, MemoryStore, Metadata, Method, Op, Part, Program,
@@ -55,15 +57,14 @@ fn measure_all(threads: Option<usize>) {
             let program = one_linear(k, &decl);
             let options = LoadOptions {
                 max_context: 1,
-                max_chunk: most as u32,
-                n_slots: 1,
+                n_sequences: 1,
+                limits: CallLimits { chunk: most as u32, tokens: most as u32, block: 1 },
                 threads,
                 ..LoadOptions::default()
             };
-            let devices = CpuBackend.probe().expect("this machine has a CPU");
-            let mut engine = CpuBackend
-                .load(&program, &devices[0], &options, &mut |_, _| {})
-                .expect("there is memory");
+            let device = CpuBackend.open(&DeviceId::new("cpu", 0)).expect("there is a CPU");
+            let mut engine =
+                device.load(&program, &options, &mut |_, _| {}).expect("there is memory");
             for t in TOKENS.into_iter().filter(|t| *t <= most) {
                 let seconds = time(&mut *engine, t, k);
                 let flops = 2.0 * (t * n * k) as f64 / seconds / 1e9;
@@ -98,11 +99,13 @@ fn encodings() -> Vec<(&'static str, Encoding)> {
 /// The best of many runs, in seconds.
 fn time(engine: &mut dyn Engine, n_tokens: usize, k: usize) -> f64 {
     let x: Vec<f32> = (0..n_tokens * k).map(|i| (i % 7) as f32 - 3.0).collect();
-    let mut outputs = Outputs::default();
+    let (feeds, wants) = ([Feed::f32("x", &x)], [Wanted::whole("y")]);
+    let call = Call { method: "op", feeds: &feeds, wants: &wants, ..Call::default() };
+    let mut results = Results::default();
     let (mut best, start) = (f64::INFINITY, Instant::now());
     while start.elapsed() < PATIENCE {
         let start = Instant::now();
-        engine.run("op", &[Feed::f32("x", &x)], &mut outputs).expect("the feed is right");
+        engine.run(&call, &mut results).expect("the feed is right");
         best = best.min(start.elapsed().as_secs_f64());
     }
     best
@@ -135,6 +138,7 @@ fn one_linear(k: usize, decl: &WeightDecl) -> Arc<Program> {
         add_bos: false,
         sampling: SamplingDefaults::default(),
         media: Default::default(),
+        answer: None,
     };
     let description = Description { metadata, states: vec![], methods, weights };
     let program = Program::new(description, BTreeMap::new(), Arc::new(store));

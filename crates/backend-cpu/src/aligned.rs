@@ -134,6 +134,18 @@ impl<T: Plain> DerefMut for Aligned<T> {
     }
 }
 
+/// Numbers as bytes, in the order of this machine.
+pub(crate) fn bytes_of<T: Plain>(numbers: &[T]) -> &[u8] {
+    // SAFETY: a plain type has no padding, so all its bytes are there to be read.
+    unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) }
+}
+
+/// The same, to be written.
+pub(crate) fn bytes_of_mut<T: Plain>(numbers: &mut [T]) -> &mut [u8] {
+    // SAFETY: as above, and any bytes are a value of a plain type.
+    unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), size_of_val(numbers)) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Aligned, LINE};

@@ -8,12 +8,13 @@ mod tower;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use lapidary_backend::{LoadOptions, Sizes};
-use lapidary_program::{Dim, Graph, Method, Node, Op, Program, RopeSpec, Sym, ValueId, ValueType};
+use lapidary_backend_kit::{Liveness, Purposes, rope_frequencies};
+use lapidary_program::{Dim, Method, Node, Op, Program, RopeSpec, Sym, ValueId, ValueType};
 
 use crate::cache::CacheShape;
 use crate::matrix::PackedWeight;
 use crate::ops::embed::Picked;
-use crate::ops::{attention, experts, rope};
+use crate::ops::{attention, experts};
 use crate::step::{CompiledMethod, Place, RoomShape, Step, StepOp, Value};
 use crate::threads_of;
 use crate::weights::{MatrixId, Wanted, matrix_shape};
@@ -30,18 +31,23 @@ impl Compiled {
     pub(crate) fn new(program: &Program, options: &LoadOptions) -> Self {
         let methods = || program.methods().iter().filter(|(name, _)| options.wants(name));
         let used = used_states(methods().map(|(_, method)| method));
-        let caches = program.states().iter().map(|state| {
-            let shape = CacheShape::of(state, options);
-            let n_slots = if used.contains(state.name.as_str()) { shape.n_slots } else { 0 };
-            CacheShape { n_slots, ..shape }
+        let caches = program.states().iter().enumerate().map(|(i, state)| {
+            let group = program.kv_groups().iter().position(|group| group.states.contains(&i));
+            let shape = CacheShape::of(state, group.expect("every state is in a group"), options);
+            let n_pages = if used.contains(state.name.as_str()) { shape.n_pages } else { 0 };
+            CacheShape { n_pages, ..shape }
         });
         let mut compiled = Compiled {
             methods: BTreeMap::new(),
             weights: Wanted::default(),
             caches: caches.collect(),
-            room: RoomShape::default(),
+            room: RoomShape::new(Sizes::planned(options)),
         };
-        let planned = Planned { sizes: Sizes::planned(options), n_threads: threads_of(options) };
+        let planned = Planned {
+            sizes: Sizes::planned(options),
+            n_threads: threads_of(options),
+            max_context: options.max_context,
+        };
         for (name, method) in methods() {
             let method = MethodCompiler::new(program, method, planned, &mut compiled).compile();
             compiled.methods.insert(name.clone(), method);
@@ -55,6 +61,7 @@ impl Compiled {
 struct Planned {
     sizes: Sizes,
     n_threads: usize,
+    max_context: u32,
 }
 
 struct MethodCompiler<'a> {
@@ -64,13 +71,11 @@ struct MethodCompiler<'a> {
     out: &'a mut Compiled,
     /// Where each value is; `None` before it is made.
     values: Vec<Option<Value>>,
-    /// The last node that reads each value; outputs are read at the end.
-    last_use: Vec<usize>,
-    free: Vec<usize>,
-    free_ids: Vec<usize>,
-    rope_tables: HashMap<(ValueId, RopeKey), Value>,
+    live: Liveness,
+    /// By node.
+    purposes: Vec<Purposes>,
+    rope_tables: HashMap<RopeKey, Value>,
     axial_tables: HashMap<AxialKey, Value>,
-    written: HashSet<&'a str>,
     steps: Vec<Step>,
 }
 
@@ -88,19 +93,18 @@ impl<'a> MethodCompiler<'a> {
     ) -> Self {
         let fed = method.graph.inputs.iter().enumerate();
         let values = fed.map(|(i, input)| Some(value(&input.value_type, Place::Feed(i)))).collect();
+        out.room.floats.free_all();
+        out.room.ids.free_all();
         MethodCompiler {
             program,
             method,
             planned,
-            // Methods do not run at the same time: each may use all buffers.
-            free: (0..out.room.floats.len()).collect(),
-            free_ids: (0..out.room.ids.len()).collect(),
             out,
             values,
-            last_use: last_uses(&method.graph),
+            live: Liveness::of_nodes(method),
+            purposes: Purposes::of(method),
             rope_tables: HashMap::new(),
             axial_tables: HashMap::new(),
-            written: HashSet::new(),
             steps: Vec::new(),
         }
     }
@@ -121,7 +125,7 @@ impl<'a> MethodCompiler<'a> {
     fn node(&mut self, i: usize, node: &'a Node) {
         let mut inputs: Vec<Value> = node.inputs.iter().map(|id| self.value(*id)).collect();
         if let Op::Rope(spec) = &node.op {
-            inputs[1] = self.rope_table(spec, node.inputs[1]);
+            inputs.push(self.rope_table(spec));
         }
         if let Op::AxialRope(spec) = &node.op {
             inputs = vec![inputs[0], self.axial_table(spec, [node.inputs[1], node.inputs[2]])];
@@ -142,7 +146,14 @@ impl<'a> MethodCompiler<'a> {
         let made = first..first + outputs.len();
         let kept = if in_place { Some(node.inputs[0].index()) } else { None };
         self.release(i, node.inputs.iter().map(|id| id.index()).chain(made), kept);
-        self.steps.push(Step { node: Some(i), op, inputs, outputs, in_place });
+        let purposes = self.purposes[i];
+        self.steps.push(Step { node: Some(i), purposes, op, inputs, outputs, in_place });
+    }
+
+    /// Adds a step that is no node.
+    fn extra(&mut self, op: StepOp, inputs: Vec<Value>, made: Value) {
+        let (purposes, outputs) = (Purposes::ALL, vec![made]);
+        self.steps.push(Step { node: None, purposes, op, inputs, outputs, in_place: false });
     }
 
     /// Whether a node's result may take the place of its first input.
@@ -168,77 +179,44 @@ impl<'a> MethodCompiler<'a> {
         );
         let Some((first, rest)) = node.inputs.split_first() else { return false };
         can && matches!(self.value(*first).place, Place::Floats(_))
-            && self.last_use[first.index()] == i
+            && self.live.ends(first.index(), i)
             && !rest.contains(first)
     }
 
     /// Gives back the buffers of values that node `i` was the last to need.
     fn release(&mut self, i: usize, values: impl Iterator<Item = usize>, kept: Option<usize>) {
-        let mut done = HashSet::new();
-        for v in values {
-            if self.last_use[v] > i || kept == Some(v) || !done.insert(v) {
-                continue;
-            }
+        for v in self.live.ended(i, values).into_iter().filter(|v| kept != Some(*v)) {
             match self.values[v].map(|value| value.place) {
-                Some(Place::Floats(buffer)) => self.free.push(buffer),
-                Some(Place::Ids(buffer)) => self.free_ids.push(buffer),
+                Some(Place::Floats(buffer)) => self.out.room.floats.give_back(buffer),
+                Some(Place::Ids(buffer)) => self.out.room.ids.give_back(buffer),
                 _ => {}
             }
         }
     }
 
-    /// A free buffer: the smallest that is large enough, or else the largest, made larger.
     fn take_floats(&mut self, value_type: &ValueType) -> Value {
         let mut made = value(value_type, Place::Floats(0));
-        let need = made.len(self.planned.sizes);
-        let buffers = &mut self.out.room.floats;
-        let fit = |b: &usize| {
-            let len = buffers[*b];
-            if len >= need { (0, len) } else { (1, usize::MAX - len) }
-        };
-        let best = (0..self.free.len()).min_by_key(|at| fit(&self.free[*at]));
-        let buffer = match best {
-            Some(at) => self.free.swap_remove(at),
-            None => {
-                buffers.push(0);
-                buffers.len() - 1
-            }
-        };
-        buffers[buffer] = buffers[buffer].max(need);
-        made.place = Place::Floats(buffer);
+        made.place = Place::Floats(self.out.room.floats.take(made.rows, made.channels));
         made
     }
 
     fn take_ids(&mut self, value_type: &ValueType) -> Value {
         let mut made = value(value_type, Place::Ids(0));
-        let buffers = &mut self.out.room.ids;
-        let buffer = self.free_ids.pop().unwrap_or_else(|| {
-            buffers.push(0);
-            buffers.len() - 1
-        });
-        buffers[buffer] = buffers[buffer].max(made.len(self.planned.sizes));
-        made.place = Place::Ids(buffer);
+        made.place = Place::Ids(self.out.room.ids.take(made.rows, made.channels));
         made
     }
 
     /// The table of a rope's angles, made where it is first needed and kept to the end.
-    fn rope_table(&mut self, spec: &RopeSpec, positions: ValueId) -> Value {
+    fn rope_table(&mut self, spec: &RopeSpec) -> Value {
         let bits = f64::to_bits;
         let key = (spec.head_dim, bits(spec.theta), spec.rotated_pairs, bits(spec.factor));
-        if let Some(table) = self.rope_tables.get(&(positions, key)) {
+        if let Some(table) = self.rope_tables.get(&key) {
             return *table;
         }
-        let positions_value = self.value(positions);
-        let channels = Dim::Fixed(2 * u64::from(spec.rotated_pairs));
-        let table = self.take_floats(&ValueType::F32(vec![positions_value.rows, channels]));
-        self.rope_tables.insert((positions, key), table);
-        self.steps.push(Step {
-            node: None,
-            op: StepOp::RopeTable { frequencies: rope::frequencies(spec) },
-            inputs: vec![positions_value],
-            outputs: vec![table],
-            in_place: false,
-        });
+        let channels = 2 * u64::from(spec.rotated_pairs);
+        let table = self.take_floats(&ValueType::rows(Sym::Tokens, channels));
+        self.rope_tables.insert(key, table);
+        self.extra(StepOp::RopeTable { frequencies: rope_frequencies(spec) }, vec![], table);
         table
     }
 
@@ -287,16 +265,11 @@ impl<'a> MethodCompiler<'a> {
                 head_dim: spec.head_dim as usize,
                 pairs: spec.rotated_pairs as usize,
             },
-            Op::KvWrite { state } => {
-                self.written.insert(state);
-                StepOp::KvWrite { cache: self.cache(state) }
-            }
+            Op::KvWrite { state } => StepOp::KvWrite { cache: self.cache(state) },
             Op::Attention { state, spec } => {
-                let cache = self.cache(state);
-                self.need_per_call(attention::split_scratch(spec, self.out.caches[cache]));
+                self.need_per_call(attention::split_scratch(spec, self.planned.max_context));
                 self.need_per_thread(attention::tile_scratch(spec.head_dim as usize));
-                let own_key_is_cached = self.written.contains(state.as_str());
-                StepOp::Attention { cache, spec: *spec, own_key_is_cached }
+                StepOp::Attention { cache: self.cache(state), spec: *spec }
             }
             Op::GeluGate => StepOp::GeluGate,
             Op::Add => StepOp::Add,
@@ -375,20 +348,4 @@ fn used_states<'a>(methods: impl Iterator<Item = &'a Method>) -> HashSet<&'a str
             _ => None,
         })
         .collect()
-}
-
-/// The last node that reads each value, or that makes it if none does; past the end for outputs.
-fn last_uses(graph: &Graph) -> Vec<usize> {
-    let (firsts, n_values) = graph.first_outputs();
-    let mut last = vec![0; n_values];
-    for (i, node) in graph.nodes.iter().enumerate() {
-        let made = firsts[i].index()..firsts[i].index() + node.op.n_outputs();
-        for value in node.inputs.iter().map(|id| id.index()).chain(made) {
-            last[value] = i;
-        }
-    }
-    for out in &graph.outputs {
-        last[out.value.index()] = graph.nodes.len();
-    }
-    last
 }

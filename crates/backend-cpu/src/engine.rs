@@ -1,36 +1,29 @@
 //! Walks the steps of a compiled method.
 
+mod pages;
+mod run;
 mod tower;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lapidary_backend::{
-    Engine, Error, Feed, FeedData, LoadOptions, Outputs, Precision, Result, Sizes, bind,
+    Abilities, Bound, Call, Engine, Error, Fed, LoadOptions, PageId, Precision, Result, Results,
+    Ticket, Want, bind,
 };
-use lapidary_program::Program;
+use lapidary_backend_kit::{Purposes, TicketData, Tickets, answer};
+use lapidary_program::{Method, Program};
 
 use crate::aligned::Aligned;
 use crate::cache::Cache;
 use crate::compile::Compiled;
 use crate::matrix::{Activations, Cpu};
-use crate::ops::attention::{
-    Queries, QueryTile, Room as AttentionRoom, attention, split_scratch, tile_scratch,
-};
-use crate::ops::centroid_head::{CentroidHead, centroid_head};
-use crate::ops::experts::{Experts, experts, scratch_per_token};
-use crate::ops::rms_norm::{RmsNorm, rms_norm};
-use crate::ops::rope::{rope, rope_table};
-use crate::ops::router::{Router, router};
-use crate::ops::{
-    add::add, concat::concat, embed::embed, gather_rows::gather_rows, gelu_gate::gelu_gate,
-    kv_write::kv_write, scale::scale, scale_by::scale_by, slice::slice, soft_cap::soft_cap,
-    soft_merge::soft_merge,
-};
+use crate::ops::attention::QueryTile;
 use crate::simd::Isa;
-use crate::step::{CompiledMethod, Place, RoomShape, Step, StepOp, Value};
+use crate::step::{CompiledMethod, RoomShape, Value};
 use crate::weights::Weights;
 use crate::workers::Workers;
+use run::{Operand, Run};
 
 /// A packed program on this machine's cores.
 pub(crate) struct CpuEngine {
@@ -42,6 +35,7 @@ pub(crate) struct CpuEngine {
     methods: BTreeMap<String, CompiledMethod>,
     caches: Vec<Cache>,
     room: Room,
+    tickets: Tickets,
 }
 
 /// Buffers that all calls share.
@@ -61,6 +55,19 @@ struct Scratch {
     tiles: Vec<QueryTile>,
 }
 
+/// The numbers of one input.
+enum Given<'a> {
+    F32(&'a [f32]),
+    I32(&'a [i32]),
+    /// What an earlier call made.
+    Kept(TicketData),
+}
+
+/// Hears the node and the numbers of each `f32` value that is made.
+type Sink<'a> = &'a mut dyn FnMut(usize, &[f32]);
+/// Gets an output: its name, where it is, and its numbers.
+type End<'a> = &'a mut dyn FnMut(&str, Value, Operand<'_>);
+
 impl CpuEngine {
     pub(crate) fn new(
         program: Arc<Program>,
@@ -73,47 +80,84 @@ impl CpuEngine {
         let caches = caches.into_iter().map(Cache::new).collect::<Result<_>>()?;
         let room = Room::new(&room, workers.n_threads())?;
         let weights = weights.load(&program, &workers, options.pack_cache.as_deref(), progress)?;
-        Ok(CpuEngine { program, options, isa, workers, weights, methods, caches, room })
+        let tickets = Tickets::default();
+        Ok(CpuEngine { program, options, isa, workers, weights, methods, caches, room, tickets })
     }
 
-    /// Runs all steps of a method; `sink` is told the node and the numbers of each `f32` value,
-    /// `end` gets where the outputs are.
-    fn walk(
-        &mut self,
-        name: &str,
-        feeds: &[Feed<'_>],
-        sink: &mut dyn FnMut(usize, &[f32]),
-        end: &mut dyn FnMut(usize, &str, Value, Operand<'_>, Sizes),
-    ) -> Result<()> {
-        let (sizes, fed) = bind(&self.program, name, feeds, &self.options)?;
-        let method = self.methods.get(name).ok_or_else(|| Error::Feed {
-            method: name.to_string(),
+    /// Runs the steps of a method. With a sink that is all of them, else those that a wanted output
+    /// or a cache has need of; `end` gets the outputs that are wanted.
+    fn walk(&mut self, call: &Call<'_>, mut sink: Option<Sink<'_>>, end: End<'_>) -> Result<()> {
+        let Bound { sizes, feeds, spans, positions, horizons, .. } =
+            bind(&self.program, call, &self.options)?;
+        let method = self.methods.get(call.method).ok_or_else(|| Error::Feed {
+            method: call.method.to_string(),
             what: "it is not among the methods that were loaded".to_string(),
         })?;
-        let mut call = Call {
+        let fed = self.given(self.program.method(call.method)?, call.method, feeds)?;
+        let is_wanted = |name: &str| !matches!(call.want(name), Want::Skip);
+        let purposes = match sink {
+            Some(_) => Purposes::ALL,
+            None => Purposes::wanted(method.outputs.iter().map(|(name, _)| is_wanted(name))),
+        };
+        let mut run = Run {
             program: &self.program,
             cpu: Cpu {
                 isa: self.isa,
                 workers: &self.workers,
                 exact: self.options.precision == Precision::Exact,
+                stop: call.stop,
             },
             weights: &self.weights,
             caches: &mut self.caches,
             room: &mut self.room,
             fed: &fed,
             sizes,
+            spans,
+            positions: &positions,
+            horizons: &horizons,
+            max_context: self.options.max_context,
         };
-        for step in &method.steps {
-            call.step(step)?;
-            let (Some(node), Some(made)) = (step.node, step.outputs.last()) else { continue };
-            if let Operand::F32(data) = call.operand(*made) {
+        for step in method.steps.iter().filter(|step| step.purposes.serves(purposes)) {
+            run.step(step)?;
+            // What a stopped call has left out must not be read, not even by the next step.
+            if call.is_stopped() {
+                return Err(Error::Stopped);
+            }
+            let (Some(sink), Some(node), Some(made)) =
+                (sink.as_mut(), step.node, step.outputs.last())
+            else {
+                continue;
+            };
+            if let Operand::F32(data) = run.operand(*made) {
                 sink(node, data);
             }
         }
-        for (i, (name, value)) in method.outputs.iter().enumerate() {
-            end(i, name, *value, call.operand(*value), sizes);
+        for (name, value) in method.outputs.iter().filter(|(name, _)| is_wanted(name)) {
+            end(name, *value, run.operand(*value));
         }
         Ok(())
+    }
+
+    /// What the inputs of a method are fed with.
+    fn given<'a>(
+        &self,
+        method: &Method,
+        name: &str,
+        feeds: Vec<Fed<'a>>,
+    ) -> Result<Vec<Given<'a>>> {
+        let inputs = method.graph.inputs.iter();
+        inputs
+            .zip(feeds)
+            .map(|(input, fed)| {
+                Ok(match fed {
+                    Fed::F32(data) => Given::F32(data),
+                    Fed::I32(data) => Given::I32(data),
+                    Fed::Of(rows) => {
+                        Given::Kept(self.tickets.feed(&self.program, (name, input), &rows)?)
+                    }
+                })
+            })
+            .collect()
     }
 }
 
@@ -131,37 +175,65 @@ impl Engine for CpuEngine {
         format!("cpu · {:?} · {threads} · KV {}", self.isa, self.options.kv_type().name())
     }
 
-    fn run(&mut self, method: &str, feeds: &[Feed<'_>], outputs: &mut Outputs) -> Result<()> {
-        let mut n_outputs = 0;
-        self.walk(method, feeds, &mut |_, _| {}, &mut |i, name, value, data, sizes| {
-            let out = outputs.prepare(i, name, value.n_rows(sizes), value.channels);
-            match data {
-                Operand::F32(data) => out.copy_from_slice(data),
-                Operand::I32(data) => {
-                    out.iter_mut().zip(data).for_each(|(o, x)| *o = *x as f32);
-                }
-            }
-            n_outputs = i + 1;
-        })?;
-        outputs.truncate(n_outputs);
-        Ok(())
+    fn abilities(&self) -> Abilities {
+        Abilities { max_top_k: usize::MAX, prefers_top_k: false, max_in_flight: 1 }
     }
 
-    fn trace(
-        &mut self,
-        method: &str,
-        feeds: &[Feed<'_>],
-        sink: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<()> {
-        self.walk(method, feeds, sink, &mut |_, _, _, _, _| {})
+    fn submit(&mut self, call: &Call<'_>) -> Result<Ticket> {
+        let mut results = self.tickets.begin();
+        let mut keep = Vec::new();
+        self.walk(call, None, &mut |name, value, data| {
+            let counted: Vec<f32>;
+            let data = match data {
+                Operand::F32(data) => data,
+                Operand::I32(data) => {
+                    counted = data.iter().map(|x| *x as f32).collect();
+                    &counted
+                }
+            };
+            match call.want(name) {
+                Want::Keep => keep.push((name.to_string(), value.channels, data.to_vec())),
+                want => answer(&mut results, (name, value.channels), data, &want),
+            }
+        })?;
+        Ok(self.tickets.end(call, results, keep))
+    }
+
+    fn poll(&mut self, ticket: Ticket, results: &mut Results) -> Result<bool> {
+        self.tickets.take(ticket, results).map(|()| true)
+    }
+
+    fn release(&mut self, ticket: Ticket) {
+        self.tickets.release(ticket);
+    }
+
+    fn copy_pages(&mut self, group: usize, pairs: &[(PageId, PageId)]) -> Result<()> {
+        pages::copy(&mut self.caches, group, pairs)
+    }
+
+    fn page_bytes(&self, group: usize) -> usize {
+        pages::size_bytes(&self.caches, group)
+    }
+
+    fn read_page(&mut self, group: usize, page: PageId, bytes: &mut Vec<u8>) -> Result<()> {
+        pages::read(&self.caches, group, page, bytes)
+    }
+
+    fn write_page(&mut self, group: usize, page: PageId, bytes: &[u8]) -> Result<()> {
+        pages::write(&mut self.caches, group, page, bytes)
+    }
+
+    fn trace(&mut self, call: &Call<'_>, sink: &mut dyn FnMut(usize, &[f32])) -> Result<()> {
+        self.walk(call, Some(sink), &mut |_, _, _| {})
     }
 }
 
 impl Room {
     fn new(shape: &RoomShape, n_threads: usize) -> Result<Self> {
+        let floats = shape.floats.lens(shape.planned);
         Ok(Room {
-            floats: shape.floats.iter().map(|n| Aligned::zeroed(*n)).collect::<Result<_>>()?,
-            ids: shape.ids.iter().map(|n| vec![0; *n]).collect(),
+            floats: floats.map(Aligned::zeroed).collect::<Result<_>>()?,
+            ids: shape.ids.lens(shape.planned).map(|n| vec![0; n]).collect(),
             scratch: Scratch {
                 threads: Aligned::zeroed(shape.per_thread * n_threads)?,
                 call: Aligned::zeroed(shape.per_call)?,
@@ -169,225 +241,5 @@ impl Room {
                 tiles: Vec::new(),
             },
         })
-    }
-}
-
-/// The numbers of a value.
-enum Operand<'a> {
-    F32(&'a [f32]),
-    I32(&'a [i32]),
-}
-
-impl<'a> Operand<'a> {
-    fn f32(self) -> &'a [f32] {
-        match self {
-            Operand::F32(data) => data,
-            Operand::I32(_) => unreachable!("validation typed this value as f32"),
-        }
-    }
-
-    fn i32(self) -> &'a [i32] {
-        match self {
-            Operand::I32(data) => data,
-            Operand::F32(_) => unreachable!("validation typed this value as i32"),
-        }
-    }
-}
-
-/// One run of a method.
-struct Call<'a> {
-    program: &'a Program,
-    cpu: Cpu<'a>,
-    weights: &'a Weights,
-    caches: &'a mut [Cache],
-    room: &'a mut Room,
-    fed: &'a [FeedData<'a>],
-    sizes: Sizes,
-}
-
-impl Call<'_> {
-    fn operand(&self, value: Value) -> Operand<'_> {
-        let len = value.len(self.sizes);
-        match value.place {
-            Place::Feed(i) => match self.fed[i] {
-                FeedData::F32(data) => Operand::F32(data),
-                FeedData::I32(data) => Operand::I32(data),
-            },
-            Place::Floats(i) => Operand::F32(&self.room.floats[i][..len]),
-            Place::Ids(i) => Operand::I32(&self.room.ids[i][..len]),
-        }
-    }
-
-    /// Does one step. Its output buffer and the scratch are taken out of the room meanwhile, so
-    /// that the inputs, which are in other buffers, can be read.
-    fn step(&mut self, step: &Step) -> Result<()> {
-        if let StepOp::KvWrite { cache } = step.op {
-            self.kv_write(step, cache);
-            return Ok(());
-        }
-        let made = *step.outputs.last().expect("every op but kv_write makes a value");
-        let Place::Floats(buffer) = made.place else {
-            unreachable!("the last value that an op makes is f32")
-        };
-        let len = made.len(self.sizes);
-        let mut taken = std::mem::take(&mut self.room.floats[buffer]);
-        let mut scratch = std::mem::take(&mut self.room.scratch);
-        // Grows when a call asks for more rows than planned, and after a panic lost the buffer.
-        let done = taken.grow(len).and_then(|()| {
-            let out = &mut taken[..len];
-            match step.op {
-                StepOp::Linear { .. } => self.multiply(step, &mut scratch, out),
-                StepOp::Attention { .. } => self.attend(step, &mut scratch, out),
-                StepOp::SelfAttention(_) => self.attend_to_all(step, &mut scratch, out),
-                StepOp::LocalAttention { .. } => self.attend_nearby(step, &mut scratch, out),
-                StepOp::Conv2d { .. } => self.convolve(step, &mut scratch, out),
-                StepOp::Router { .. } => self.route(step, &mut scratch, out),
-                StepOp::Experts { .. } => self.ask_experts(step, &mut scratch, out),
-                StepOp::CentroidHead { .. } => self.head(step, &mut scratch, out),
-                _ => self.compute(step, made, out),
-            }
-        });
-        self.room.floats[buffer] = taken;
-        self.room.scratch = scratch;
-        done
-    }
-
-    fn kv_write(&mut self, step: &Step, cache: usize) {
-        // Caches are apart from the room; borrow them by field.
-        let caches = std::mem::take(&mut self.caches);
-        let (k, v) = (self.f32(step, 0), self.f32(step, 1));
-        kv_write(&mut caches[cache], k, v, self.i32(step, 2), self.i32(step, 3));
-        self.caches = caches;
-    }
-
-    fn compute(&self, step: &Step, made: Value, out: &mut [f32]) -> Result<()> {
-        let (cpu, weights) = (self.cpu, self.weights);
-        let (f32, i32) = (|i| self.f32(step, i), |i| self.i32(step, i));
-        let channels = |i: usize| step.inputs[i].channels;
-        let first = || (!step.in_place).then(|| f32(0));
-        match &step.op {
-            StepOp::Embed { table, picked, soft_id } => {
-                let table = weights.table(self.program, *table)?;
-                let soft = soft_id.map(|id| (id, i32(1)));
-                embed(cpu, &table, *picked, (i32(0), soft), (out, made.channels))?;
-            }
-            StepOp::SoftMerge => {
-                soft_merge(cpu, first(), i32(1), f32(2), (out, made.channels));
-            }
-            StepOp::RmsNorm { weight, eps, offset, width } => {
-                let weight = weight.map(|w| weights.vector(w));
-                let norm = RmsNorm { weight, eps: *eps, offset: *offset, width: *width };
-                rms_norm(cpu, first(), norm, (out, made.channels));
-            }
-            StepOp::RopeTable { frequencies } => rope_table(cpu, frequencies, i32(0), out),
-            StepOp::Rope { head_dim, pairs } => {
-                rope(cpu, first(), (f32(1), *pairs), *head_dim, (out, made.channels));
-            }
-            StepOp::GeluGate => gelu_gate(cpu, first(), f32(1), out),
-            StepOp::Add => add(cpu, first(), f32(1), out),
-            StepOp::Scale { factor } => scale(cpu, first(), *factor, out),
-            StepOp::ScaleBy { weight } => {
-                scale_by(cpu, first(), weights.vector(*weight), made.channels, out);
-            }
-            StepOp::SoftCap { cap } => soft_cap(cpu, first(), *cap, out),
-            StepOp::Slice { start, len } => slice(cpu, f32(0), channels(0), (*start, *len), out),
-            StepOp::Concat => concat(cpu, (f32(0), channels(0)), (f32(1), channels(1)), out),
-            StepOp::GatherRows => gather_rows(cpu, f32(0), channels(0), i32(1), out),
-            _ => self.compute_tower(step, made, out),
-        }
-        Ok(())
-    }
-
-    fn f32(&self, step: &Step, i: usize) -> &[f32] {
-        self.operand(step.inputs[i]).f32()
-    }
-
-    fn i32(&self, step: &Step, i: usize) -> &[i32] {
-        self.operand(step.inputs[i]).i32()
-    }
-
-    fn multiply(&self, step: &Step, scratch: &mut Scratch, out: &mut [f32]) -> Result<()> {
-        let StepOp::Linear { matrix, bias } = &step.op else {
-            unreachable!("a linear was asked for")
-        };
-        let bias = bias.map(|b| self.weights.vector(b));
-        let matrix = self.weights.matrix(*matrix);
-        matrix.matmul(self.cpu, 0, bias, self.f32(step, 0), &mut scratch.activations, out)
-    }
-
-    fn attend(&self, step: &Step, scratch: &mut Scratch, out: &mut [f32]) -> Result<()> {
-        let StepOp::Attention { cache, spec, own_key_is_cached } = &step.op else {
-            unreachable!("attention was asked for")
-        };
-        let cache = &self.caches[*cache];
-        let queries = Queries {
-            q: self.f32(step, 0),
-            slots: self.i32(step, 1),
-            positions: self.i32(step, 2),
-            horizons: spec.bidirectional.then(|| self.i32(step, 3)),
-            own_key_is_cached: *own_key_is_cached,
-        };
-        let per_thread = tile_scratch(spec.head_dim as usize);
-        scratch.threads.grow(per_thread * self.cpu.workers.n_threads())?;
-        scratch.call.grow(split_scratch(spec, cache.shape()))?;
-        let room = AttentionRoom {
-            scratch: &mut scratch.threads,
-            split: &mut scratch.call,
-            tiles: &mut scratch.tiles,
-        };
-        attention(self.cpu, spec, cache, queries, room, out);
-        Ok(())
-    }
-
-    fn route(&mut self, step: &Step, scratch: &mut Scratch, out: &mut [f32]) -> Result<()> {
-        let StepOp::Router { matrix, expert_scale, top_k } = &step.op else {
-            unreachable!("a router was asked for")
-        };
-        let Place::Ids(buffer) = step.outputs[0].place else {
-            unreachable!("the first value that a router makes is i32")
-        };
-        let rows = step.inputs[0].n_rows(self.sizes);
-        let r = Router {
-            weight: self.weights.matrix(*matrix),
-            expert_scale: self.weights.vector(*expert_scale),
-            top_k: *top_k,
-        };
-        scratch.call.grow(rows * r.expert_scale.len())?;
-        let mut ids = std::mem::take(&mut self.room.ids[buffer]);
-        ids.resize(ids.len().max(rows * top_k), 0);
-        let made = (&mut ids[..rows * top_k], out);
-        let room = (&mut *scratch.call, &mut scratch.activations);
-        let done = router(self.cpu, &r, self.f32(step, 0), room, made);
-        self.room.ids[buffer] = ids;
-        done
-    }
-
-    fn ask_experts(&self, step: &Step, scratch: &mut Scratch, out: &mut [f32]) -> Result<()> {
-        let StepOp::Experts { gate_up, down } = &step.op else {
-            unreachable!("experts were asked for")
-        };
-        let (gate_up, down) = (self.weights.matrix(*gate_up), self.weights.matrix(*down));
-        let per_token = scratch_per_token(gate_up.shape().cols, down.shape().cols);
-        scratch.call.grow(step.inputs[0].n_rows(self.sizes) * per_token)?;
-        let chosen = (self.i32(step, 1), self.f32(step, 2));
-        let all = Experts { gate_up, down };
-        let room = (&mut *scratch.call, &mut scratch.activations);
-        experts(self.cpu, &all, self.f32(step, 0), chosen, room, out)
-    }
-
-    fn head(&self, step: &Step, scratch: &mut Scratch, out: &mut [f32]) -> Result<()> {
-        let StepOp::CentroidHead { centroids, ordering, embedding, top } = &step.op else {
-            unreachable!("a centroid head was asked for")
-        };
-        let head = CentroidHead {
-            centroids: self.weights.matrix(*centroids),
-            ordering: self.weights.ordering(*ordering),
-            embedding: self.weights.table(self.program, *embedding)?,
-            top: *top,
-        };
-        let rows = step.inputs[0].n_rows(self.sizes);
-        scratch.call.grow(rows * head.centroids.shape().rows)?;
-        let room = (&mut *scratch.call, &mut scratch.activations);
-        centroid_head(self.cpu, &head, self.f32(step, 0), room, out)
     }
 }

@@ -1,7 +1,7 @@
 //! Runs programs on the CPU: packed panels, SIMD chosen at run time, all cores.
 //!
 //! `load` compiles each method into steps with resolved weights and buffers, and packs the weights
-//! one at a time; `run` walks the steps. Results do not depend on the number of threads, on the
+//! one at a time; a submitted call walks the steps. Results do not depend on the number of threads, on the
 //! other tokens of a call, or on how a prompt is cut into chunks: each row is computed in an order
 //! of its own (see `matrix` and `ops/attention`).
 //! This room knows programs and the backend contract. It knows no model family, no tokeniser and no
@@ -13,7 +13,6 @@
 mod aligned;
 mod cache;
 mod compile;
-mod derived;
 mod engine;
 mod matrix;
 mod ops;
@@ -27,7 +26,10 @@ mod workers;
 
 use std::sync::Arc;
 
-use lapidary_backend::{Backend, Device, Engine, Error, LoadOptions, MemoryPlan, Result, host};
+use lapidary_backend::{
+    Backend, CallLimits, Device, DeviceId, DeviceInfo, DeviceKind, Engine, Error, LoadOptions,
+    MemoryPlan, Result, Wishes, host,
+};
 use lapidary_program::Program;
 
 use crate::cache::CacheShape;
@@ -36,30 +38,64 @@ use crate::engine::CpuEngine;
 use crate::simd::Isa;
 use crate::workers::Workers;
 
-/// The word behind `--backend`.
+/// The word after `--backend`.
 const NAME: &str = "cpu";
+/// Tokens of one sequence that are worth a call: longer chunks gain nothing.
+const CHUNK: u32 = 512;
 
 /// Runs programs on the cores of this machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuBackend;
+
+/// All cores of this machine.
+struct CpuDevice {
+    info: DeviceInfo,
+    isa: Isa,
+}
+
+impl CpuDevice {
+    fn new() -> Result<Self> {
+        let isa = Isa::choose().map_err(|reason| Error::Unavailable { backend: NAME, reason })?;
+        let (name, threads) = (host::cpu_name(), host::n_threads());
+        let info = DeviceInfo {
+            id: DeviceId::new(NAME, 0),
+            name: format!("{name}, {isa:?}, {}", count_threads(threads)),
+            kind: DeviceKind::Cpu,
+            isa: format!("{isa:?}"),
+            bus: None,
+            available_bytes: host::available_bytes(),
+            total_bytes: host::total_bytes(),
+        };
+        Ok(CpuDevice { info, isa })
+    }
+}
 
 impl Backend for CpuBackend {
     fn name(&self) -> &'static str {
         NAME
     }
 
-    fn probe(&self) -> Result<Vec<Device>> {
-        let (name, isa, threads) = (host::cpu_name(), choose_isa()?, host::n_threads());
-        Ok(vec![Device {
-            name: format!("{name}, {isa:?}, {}", count_threads(threads)),
-            isa: format!("{isa:?}"),
-            available_bytes: host::available_bytes(),
-            total_bytes: host::total_bytes(),
-        }])
+    fn devices(&self) -> Result<Vec<DeviceInfo>> {
+        Ok(vec![CpuDevice::new()?.info])
     }
 
-    fn preferred_chunk(&self) -> u32 {
-        512
+    fn open(&self, id: &DeviceId) -> Result<Box<dyn Device>> {
+        let device = CpuDevice::new()?;
+        if *id != device.info.id {
+            let known = format!("{} ({})", device.info.id, device.info.name);
+            return Err(Error::UnknownDevice { id: id.to_string(), known });
+        }
+        Ok(Box::new(device))
+    }
+}
+
+impl Device for CpuDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn limits(&self, program: &Program, wishes: &Wishes) -> CallLimits {
+        CallLimits::new(program, CHUNK, wishes)
     }
 
     fn missing_ops(&self, _program: &Program, _method: &str) -> Vec<&'static str> {
@@ -69,7 +105,7 @@ impl Backend for CpuBackend {
     fn plan(&self, program: &Program, options: &LoadOptions) -> Result<MemoryPlan> {
         let compiled = Compiled::new(program, options);
         Ok(MemoryPlan {
-            weights: compiled.weights.size_bytes(program)?,
+            weights: compiled.weights.size_bytes(program),
             kv: compiled.caches.iter().map(CacheShape::size_bytes).sum(),
             activations: compiled.room.size_bytes(threads_of(options)),
         })
@@ -78,17 +114,12 @@ impl Backend for CpuBackend {
     fn load(
         &self,
         program: &Arc<Program>,
-        _device: &Device,
         options: &LoadOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Box<dyn Engine>> {
-        let machine = (choose_isa()?, Workers::new(threads_of(options)));
+        let machine = (self.isa, Workers::new(threads_of(options)));
         Ok(Box::new(CpuEngine::new(program.clone(), options.clone(), machine, progress)?))
     }
-}
-
-fn choose_isa() -> Result<Isa> {
-    Isa::choose().map_err(|reason| Error::Unavailable { backend: NAME, reason })
 }
 
 fn threads_of(options: &LoadOptions) -> usize {

@@ -181,7 +181,7 @@ impl Deref for MappedBytes {
     }
 }
 
-/// Where matrices lie behind the head.
+/// Where matrices lie after the head.
 struct Placed {
     offsets: Vec<usize>,
     segments: Vec<Segment>,
@@ -193,7 +193,7 @@ struct Segment {
     matrix: usize,
     first: usize,
     len: usize,
-    /// Behind the head.
+    /// After the head.
     offset: usize,
 }
 

@@ -32,7 +32,7 @@ fn costly_rows(
     let n_rows = out.len() / channels;
     let per_item = ITEM_LEN.div_ceil(cost);
     let shared = Shared::new(out);
-    cpu.workers.run(n_rows.div_ceil(per_item), &|_, item| {
+    cpu.run(n_rows.div_ceil(per_item), &|_, item| {
         for row in item * per_item..((item + 1) * per_item).min(n_rows) {
             // SAFETY: each row belongs to one item.
             f(row, unsafe { shared.slice(row * channels..(row + 1) * channels) });
@@ -61,7 +61,7 @@ pub(crate) fn try_rows(
 pub(crate) fn parts(cpu: Cpu<'_>, out: &mut [f32], f: impl Fn(usize, &mut [f32]) + Sync) {
     let len = out.len();
     let shared = Shared::new(out);
-    cpu.workers.run(len.div_ceil(ITEM_LEN), &|_, item| {
+    cpu.run(len.div_ceil(ITEM_LEN), &|_, item| {
         let start = item * ITEM_LEN;
         // SAFETY: each part belongs to one item.
         f(start, unsafe { shared.slice(start..(start + ITEM_LEN).min(len)) });

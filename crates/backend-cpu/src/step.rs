@@ -1,11 +1,12 @@
 //! What a compiled method is made of.
 
 use lapidary_backend::Sizes;
+use lapidary_backend_kit::{Buffers, Purposes};
 use lapidary_program::{Activation, AttentionSpec, Dim, LocalAttentionSpec};
 
 use crate::ops::embed::Picked;
 use crate::ops::self_attention::Heads;
-use crate::weights::{DerivedId, MatrixId, OrderingId, TableId, VectorId};
+use crate::weights::{MatrixId, OrderingId, TableId, VectorId};
 
 /// One entry point.
 pub(crate) struct CompiledMethod {
@@ -18,6 +19,8 @@ pub(crate) struct CompiledMethod {
 pub(crate) struct Step {
     /// The node that it does, unless it is an extra.
     pub node: Option<usize>,
+    /// Calls that want nothing of this leave it out.
+    pub purposes: Purposes,
     pub op: StepOp,
     pub inputs: Vec<Value>,
     pub outputs: Vec<Value>,
@@ -67,7 +70,7 @@ pub(crate) enum StepOp {
         bias: Option<VectorId>,
         eps: f32,
     },
-    /// The angles of one call; not a node.
+    /// The angles of one call's positions; not a node.
     RopeTable {
         frequencies: Vec<f32>,
     },
@@ -90,22 +93,21 @@ pub(crate) enum StepOp {
     Attention {
         cache: usize,
         spec: AttentionSpec,
-        own_key_is_cached: bool,
     },
     SelfAttention(Heads),
     LocalAttention {
         spec: LocalAttentionSpec,
-        per_dim_scale: VectorId,
-        by_distance: DerivedId,
+        factors: VectorId,
+        by_distance: VectorId,
     },
     Conv2d {
-        panels: DerivedId,
+        panels: VectorId,
         n_in: usize,
         n_out: usize,
         width: usize,
     },
     CausalConv1d {
-        taps: DerivedId,
+        taps: VectorId,
     },
     PoolRows {
         size: usize,
@@ -156,13 +158,14 @@ pub(crate) enum StepOp {
     },
 }
 
-/// Lengths of the buffers that all methods share.
-#[derive(Default)]
+/// The buffers that all methods share.
 pub(crate) struct RoomShape {
-    /// Activations, by buffer.
-    pub floats: Vec<usize>,
-    /// Indices that a router makes, by buffer.
-    pub ids: Vec<usize>,
+    /// What they are made for. They grow when a call is longer.
+    pub planned: Sizes,
+    /// Activations.
+    pub floats: Buffers,
+    /// Indices that a router makes.
+    pub ids: Buffers,
     /// Scratch of one thread.
     pub per_thread: usize,
     /// Scratch of one call.
@@ -174,12 +177,18 @@ pub(crate) struct RoomShape {
 }
 
 impl RoomShape {
+    /// No buffers yet.
+    pub(crate) fn new(planned: Sizes) -> Self {
+        let (floats, ids) = (Buffers::new(planned), Buffers::new(planned));
+        let (per_thread, per_call, activation_bytes, rounded_bytes) = (0, 0, 0, 0);
+        RoomShape { planned, floats, ids, per_thread, per_call, activation_bytes, rounded_bytes }
+    }
+
     /// Bytes of all buffers with so many threads.
     pub(crate) fn size_bytes(&self, n_threads: usize) -> u64 {
-        let numbers = self.floats.iter().chain(&self.ids).sum::<usize>()
-            + self.per_thread * n_threads
-            + self.per_call;
-        numbers as u64 * 4 + self.activation_bytes + self.rounded_bytes
+        let buffers = self.floats.size_bytes(self.planned) + self.ids.size_bytes(self.planned);
+        let scratch = (self.per_thread * n_threads + self.per_call) as u64 * 4;
+        buffers + scratch + self.activation_bytes + self.rounded_bytes
     }
 }
 

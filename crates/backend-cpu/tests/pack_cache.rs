@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lapidary_backend::{Backend, Feed, LoadOptions, Outputs};
+use lapidary_backend::{Backend, Call, CallLimits, DeviceId, Feed, LoadOptions, Results, Wanted};
 use lapidary_backend_cpu::CpuBackend;
 use lapidary_program::{
     DType, Description, GraphBuilder, MemoryStore, Metadata, Method, Op, Part, Program,
@@ -36,18 +36,20 @@ impl Scene {
         let program = Arc::new(lap::open(&self.model, true).unwrap());
         let options = LoadOptions {
             max_context: 8,
-            max_chunk: 4,
-            n_slots: 1,
+            n_sequences: 1,
+            limits: CallLimits { chunk: 4, tokens: 4, block: 1 },
             threads: Some(2),
             pack_cache: pack_cache.map(Path::to_path_buf),
             ..LoadOptions::default()
         };
-        let device = CpuBackend.probe().unwrap().remove(0);
-        let mut engine = CpuBackend.load(&program, &device, &options, &mut |_, _| {}).unwrap();
+        let device = CpuBackend.open(&DeviceId::new("cpu", 0)).unwrap();
+        let mut engine = device.load(&program, &options, &mut |_, _| {}).unwrap();
         let x: Vec<f32> = (0..2 * COLS).map(|i| (i as f32 * 0.37).sin()).collect();
-        let mut outputs = Outputs::default();
-        engine.run("op", &[Feed::f32("x", &x)], &mut outputs).unwrap();
-        outputs.get("y").unwrap().data.clone()
+        let (feeds, wants) = ([Feed::f32("x", &x)], [Wanted::whole("y")]);
+        let call = Call { method: "op", feeds: &feeds, wants: &wants, ..Call::default() };
+        let mut results = Results::default();
+        engine.run(&call, &mut results).unwrap();
+        results.get("y").unwrap().data.clone()
     }
 
     /// The one pack that is there.
@@ -90,6 +92,7 @@ fn two_linears(seed: u8) -> Program {
         add_bos: false,
         sampling: SamplingDefaults::default(),
         media: Default::default(),
+        answer: None,
     };
     let description = Description { metadata, states: vec![], methods, weights };
     Program::new(description, BTreeMap::new(), Arc::new(store)).unwrap()

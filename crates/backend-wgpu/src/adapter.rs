@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use lapidary_backend::{Device, Error, Result};
+use lapidary_backend::{DeviceId, DeviceInfo, DeviceKind, Error, Result};
 
 use crate::instance::instance;
 use crate::{memory, profile};
@@ -28,7 +28,7 @@ const LEAST_INVOCATIONS: u32 = 256;
 /// Storage buffers of a kernel where nothing is known or allowed: what every WebGPU device has.
 const LEAST_BUFFERS: u32 = 8;
 /// No kernel needs more.
-const MOST_BUFFERS: u32 = 14;
+const MOST_BUFFERS: u32 = 13;
 /// No binding is made larger: offsets into it are 32 bits, and some drivers take less than they say.
 const MOST_BINDING: u64 = (1 << 31) - 256;
 
@@ -63,6 +63,8 @@ pub(crate) struct Abilities {
     pub max_buffers: u32,
     /// Whether products of four bytes are one instruction. No system tells; Metal has none.
     pub packed_dots: bool,
+    /// Whether tables of embeddings may be on the device.
+    pub tables: bool,
 }
 
 /// A GPU that can be opened.
@@ -70,6 +72,8 @@ pub(crate) struct Abilities {
 pub(crate) struct Adapter {
     pub raw: wgpu::Adapter,
     pub abilities: Abilities,
+    /// Its number among the devices of its API.
+    pub index: u32,
 }
 
 /// How the devices begin in `/dev` through which drivers reach GPUs.
@@ -93,7 +97,7 @@ impl Api {
         (!may_be_gpu(names)).then(|| "no GPU has a device in /dev".to_string())
     }
 
-    /// The word behind `--backend`.
+    /// The word after `--backend`.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Api::Vulkan => "vulkan",
@@ -117,50 +121,63 @@ impl Api {
         let wanted = switches
             .map_or_else(Switches::from_environment, Ok)
             .map_err(|reason| Error::Unavailable { backend: self.name(), reason })?;
-        let mut found: Vec<Adapter> = known_adapters(self)
-            .into_iter()
-            .map(|raw| Adapter { abilities: Abilities::of(&raw, wanted), raw })
-            .collect();
-        found.sort_by_key(|adapter| rank(adapter.raw.get_info().device_type));
-        if found.is_empty() {
+        let mut known = known_adapters(self);
+        known.sort_by_key(|raw| rank(raw.get_info().device_type));
+        if known.is_empty() {
             let reason = "no GPU was found".to_string();
             return Err(Error::Unavailable { backend: self.name(), reason });
         }
-        Ok(found)
+        let adapters = (0..).zip(known).map(|(index, raw)| Adapter {
+            abilities: Abilities::of(&raw, wanted),
+            raw,
+            index,
+        });
+        Ok(adapters.collect())
     }
 
-    /// The GPU that a probed device is.
-    pub(crate) fn adapter(self, device: &Device, switches: Option<Switches>) -> Result<Adapter> {
-        let mut all = self.adapters(switches)?.into_iter();
-        all.find(|adapter| adapter.device().name == device.name).ok_or_else(|| Error::Unavailable {
-            backend: self.name(),
-            reason: format!("{} is gone", device.name),
-        })
+    /// The GPU of an id.
+    pub(crate) fn adapter(self, id: &DeviceId, switches: Option<Switches>) -> Result<Adapter> {
+        let all = self.adapters(switches)?;
+        let known = |all: &[Adapter]| {
+            let names = all.iter().map(|adapter| {
+                let info = adapter.info(self);
+                format!("{} ({})", info.id, info.name)
+            });
+            names.collect::<Vec<_>>().join(", ")
+        };
+        let is_it = |adapter: &&Adapter| adapter.index == id.index && self.name() == id.backend;
+        all.iter()
+            .find(is_it)
+            .cloned()
+            .ok_or_else(|| Error::UnknownDevice { id: id.to_string(), known: known(&all) })
     }
 }
 
 impl Adapter {
     /// As the registry knows it.
-    pub(crate) fn device(&self) -> Device {
+    pub(crate) fn info(&self, api: Api) -> DeviceInfo {
         let info = self.raw.get_info();
-        let kind = match info.device_type {
-            wgpu::DeviceType::DiscreteGpu => DISCRETE,
-            wgpu::DeviceType::IntegratedGpu => INTEGRATED,
-            wgpu::DeviceType::VirtualGpu => "virtual",
-            wgpu::DeviceType::Cpu => SOFTWARE,
-            wgpu::DeviceType::Other => "unknown",
-        };
         let (total_bytes, available_bytes) = memory::of(&self.raw);
-        Device { name: info.name, isa: kind.to_string(), available_bytes, total_bytes }
+        DeviceInfo {
+            id: DeviceId::new(api.name(), self.index),
+            name: info.name,
+            kind: kind(info.device_type),
+            isa: api.name().to_string(),
+            bus: Some(info.device_pci_bus_id).filter(|bus| !bus.is_empty()),
+            available_bytes,
+            total_bytes,
+        }
     }
 }
 
-/// The kind of a GPU with memory of its own.
-pub(crate) const DISCRETE: &str = "discrete";
-/// The kind of a GPU that shares the system's memory.
-pub(crate) const INTEGRATED: &str = "integrated";
-/// The kind of a device that is no GPU.
-pub(crate) const SOFTWARE: &str = "software";
+/// What a device is. One that no driver knows better is taken for the lesser kind.
+fn kind(device_type: wgpu::DeviceType) -> DeviceKind {
+    match device_type {
+        wgpu::DeviceType::DiscreteGpu | wgpu::DeviceType::VirtualGpu => DeviceKind::Discrete,
+        wgpu::DeviceType::IntegratedGpu | wgpu::DeviceType::Other => DeviceKind::Integrated,
+        wgpu::DeviceType::Cpu => DeviceKind::Software,
+    }
+}
 
 fn rank(kind: wgpu::DeviceType) -> u32 {
     match kind {
@@ -184,6 +201,8 @@ pub(crate) struct Switches {
     pub shard: Option<u64>,
     /// Keys that one kernel goes over for a token at most; tests make it small.
     pub keys: Option<u64>,
+    /// Whether tables of embeddings may be on the device.
+    pub tables: bool,
 }
 
 impl Switches {
@@ -194,6 +213,7 @@ impl Switches {
         limits: true,
         shard: None,
         keys: None,
+        tables: true,
     };
     pub(crate) const NONE: Self = Switches {
         subgroups: false,
@@ -202,6 +222,7 @@ impl Switches {
         limits: false,
         shard: None,
         keys: None,
+        tables: false,
     };
 
     fn from_environment() -> Result<Self, String> {
@@ -221,8 +242,9 @@ impl Switches {
                 "f16" => on.f16 = true,
                 "matrices" => on.matrices = true,
                 "limits" => on.limits = true,
+                "tables" => on.tables = true,
                 _ => {
-                    let known = "none, all, subgroups, f16, matrices, limits";
+                    let known = "none, all, subgroups, f16, matrices, limits, tables";
                     return Err(format!("{FEATURES_VARIABLE} has `{word}`; it takes {known}"));
                 }
             }
@@ -232,6 +254,25 @@ impl Switches {
 }
 
 impl Abilities {
+    /// Those of a large GPU, for plans where there is none.
+    pub(crate) const LARGE: Self = Abilities {
+        subgroups: true,
+        f16: true,
+        matrices: true,
+        pipeline_cache: true,
+        times: false,
+        subgroup_size: [32, 32],
+        max_binding: MOST_BINDING,
+        max_shard: MOST_BINDING,
+        max_keys: None,
+        max_workgroup_bytes: 48 << 10,
+        max_groups: 65535,
+        max_invocations: 1024,
+        max_buffers: MOST_BUFFERS,
+        packed_dots: true,
+        tables: true,
+    };
+
     fn of(adapter: &wgpu::Adapter, wanted: Switches) -> Self {
         let (features, limits, info) = (adapter.features(), adapter.limits(), adapter.get_info());
         let own = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
@@ -261,6 +302,7 @@ impl Abilities {
                 LEAST_BUFFERS
             },
             packed_dots: info.backend != wgpu::Backend::Metal,
+            tables: wanted.tables,
         }
     }
 

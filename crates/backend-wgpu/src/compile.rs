@@ -9,45 +9,40 @@ mod units;
 use std::collections::{BTreeMap, HashSet};
 
 use lapidary_backend::{LoadOptions, Sizes};
+use lapidary_backend_kit::{Buffers, GroupTables};
 use lapidary_program::{Dim, Method, Op, Program, ValueId, ValueType};
 
 pub(crate) use self::method::MethodCompiler;
 use crate::adapter::Abilities;
 use crate::cache::CacheShape;
-use crate::fuse::Unit;
 use crate::step::{CompiledMethod, is_asked};
-use crate::weights::Wanted;
+use crate::weights::WeightPlan;
 
-/// Asked rows that are worked on at once, if there are not more slots.
+/// Asked rows that are worked on at once, if there are not more sequences.
 const WINDOW: usize = 32;
 
 /// A program made ready for this backend, but for the bytes of its weights.
 pub(crate) struct Compiled {
     pub methods: BTreeMap<String, CompiledMethod>,
-    pub weights: Wanted,
+    pub weights: WeightPlan,
     pub caches: Vec<CacheShape>,
-    pub room: RoomShape,
+    pub groups: Vec<GroupTables>,
+    /// Buffers that all methods share.
+    pub arena: Buffers,
     /// The lengths that room is kept for; asked rows are those of one window.
     pub planned: Sizes,
+    /// The spans that room is kept for.
+    pub spans: usize,
+    pub tables: Tables,
 }
 
-/// Buffers that all methods share: the values that each may hold.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct RoomShape {
-    pub buffers: Vec<Vec<(Dim, usize)>>,
-}
-
-impl RoomShape {
-    /// Numbers of a buffer in a call of such sizes.
-    pub(crate) fn len(&self, buffer: usize, sizes: Sizes) -> usize {
-        let values = self.buffers[buffer].iter();
-        values.map(|(rows, channels)| sizes.len(*rows) * channels).max().unwrap_or(0)
-    }
-
-    /// Bytes of all buffers.
-    pub(crate) fn size_bytes(&self, sizes: Sizes) -> u64 {
-        (0..self.buffers.len()).map(|b| self.len(b, sizes) as u64 * 4).sum()
-    }
+/// Where tables of embeddings are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tables {
+    /// On the device: rows are gathered there, by tokens that may have been drawn there.
+    Device,
+    /// In the program's store: the host gathers rows.
+    Host,
 }
 
 impl Compiled {
@@ -56,24 +51,30 @@ impl Compiled {
         program: &Program,
         options: &LoadOptions,
         abilities: &Abilities,
-        fusing: Fusing,
-        known: Option<Wanted>,
+        (fusing, tables): (Fusing, Tables),
+        known: Option<WeightPlan>,
     ) -> Self {
         let methods = || program.methods().iter().filter(|(name, _)| options.wants(name));
         let used = used_states(methods().map(|(_, method)| method));
-        let caches = program.states().iter().map(|state| {
-            let shape = CacheShape::of(state, options);
-            let n_slots = if used.contains(state.name.as_str()) { shape.n_slots } else { 0 };
-            CacheShape { n_slots, ..shape }
+        let group_of = |state: usize| {
+            program.kv_groups().iter().position(|group| group.states.contains(&state)).unwrap_or(0)
+        };
+        let caches = program.states().iter().enumerate().map(|(i, state)| {
+            let shape = CacheShape::of(state, group_of(i), options);
+            let n_pages = if used.contains(state.name.as_str()) { shape.n_pages } else { 0 };
+            CacheShape { n_pages, ..shape }
         });
         let mut planned = Sizes::planned(options);
         planned.rows = window(methods().map(|(_, m)| m), planned, abilities);
         let mut compiled = Compiled {
             methods: BTreeMap::new(),
-            weights: known.unwrap_or_else(|| Wanted::new(abilities.max_shard)),
+            weights: known.unwrap_or_else(|| WeightPlan::new(abilities.max_shard)),
             caches: caches.collect(),
-            room: RoomShape::default(),
+            groups: GroupTables::of(program, options),
+            arena: Buffers::new(planned),
             planned,
+            spans: (options.n_sequences as usize).clamp(1, planned.tokens.max(1)),
+            tables,
         };
         for (name, method) in methods() {
             let method = MethodCompiler::new(program, method, options, abilities, &mut compiled)
@@ -152,26 +153,4 @@ fn makes_asked(method: &Method, i: usize) -> bool {
     let made = method.graph.first_outputs().0[i].index();
     let node = &method.graph.nodes[i];
     node.op.n_outputs() > 0 && is_asked(lengths(&method.types()[made]).0)
-}
-
-/// The last step that reads each value, or that makes it if none does; past the end for outputs, and
-/// for what every window of asked rows reads again.
-fn last_uses(method: &Method, units: &[Unit], n_once: usize) -> Vec<usize> {
-    let graph = &method.graph;
-    let (firsts, n_values) = graph.first_outputs();
-    let mut last = vec![0; n_values];
-    for (at, unit) in units.iter().enumerate() {
-        for i in unit.nodes() {
-            let node = &graph.nodes[i];
-            let made = firsts[i].index()..firsts[i].index() + node.op.n_outputs();
-            for value in node.inputs.iter().map(|id| id.index()).chain(made) {
-                let again = at >= n_once && !is_asked(lengths(&method.types()[value]).0);
-                last[value] = last[value].max(if again { units.len() } else { at });
-            }
-        }
-    }
-    for out in &graph.outputs {
-        last[out.value.index()] = units.len();
-    }
-    last
 }

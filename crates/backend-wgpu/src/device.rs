@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -60,8 +60,8 @@ struct Faults {
     error: Mutex<Option<Error>>,
 }
 
-/// A GPU, the system that reaches it, its name, and what kernels may use of it.
-type Open = (Api, String, Abilities, Arc<Gpu>);
+/// A GPU, the system that reaches it, its number there, and what kernels may use of it.
+type Open = (Api, u32, Abilities, Arc<Gpu>);
 
 /// GPUs that were opened; one that was lost is opened anew.
 static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
@@ -70,17 +70,17 @@ impl Gpu {
     /// The GPU behind an adapter. What it compiles is kept in the folder that the first to open it
     /// gives.
     pub(crate) fn open(api: Api, adapter: &Adapter, folder: Option<&Path>) -> Result<Arc<Self>> {
-        let name = adapter.device().name;
+        let index = adapter.index;
         let mut open = lock(&OPEN);
         open.retain(|(.., gpu)| !gpu.is_lost());
         let known = |(a, n, abilities, _): &&Open| {
-            *a == api && *n == name && *abilities == adapter.abilities
+            *a == api && *n == index && *abilities == adapter.abilities
         };
         if let Some((.., gpu)) = open.iter().find(known) {
             return Ok(gpu.clone());
         }
         let gpu = Arc::new(Self::new(api, adapter, folder)?);
-        open.push((api, name, adapter.abilities, gpu.clone()));
+        open.push((api, index, adapter.abilities, gpu.clone()));
         Ok(gpu)
     }
 
@@ -97,7 +97,7 @@ impl Gpu {
         let opened = pollster::block_on(adapter.raw.request_device(&descriptor));
         let (device, queue) = opened.map_err(|e| Error::Unavailable {
             backend: api.name(),
-            reason: format!("{} can't be opened: {e}", adapter.device().name),
+            reason: format!("{} can't be opened: {e}", adapter.info(api).name),
         })?;
         let faults = Arc::new(Faults::default());
         let told = faults.clone();
@@ -108,7 +108,7 @@ impl Gpu {
         device.set_device_lost_callback(move |reason, message| {
             lock(&told.lost).get_or_insert(format!("{reason:?}: {message}"));
         });
-        let name = format!("{} · {}", api.name(), adapter.device().name);
+        let name = format!("{} · {}", api.name(), adapter.info(api).name);
         let cache = PipelineCache::open(&device, &adapter.raw.get_info(), folder);
         let (speed, waited, pipelines) = Default::default();
         Ok(Gpu { device, queue, abilities, name, speed, waited, faults, pipelines, cache })
@@ -285,12 +285,20 @@ impl Gpu {
     }
 
     /// Asks for a buffer's first bytes.
-    pub(crate) fn map(&self, buffer: &wgpu::Buffer, size_bytes: u64) -> Coming {
-        let mapped = Arc::new(Mutex::new(None));
-        let told = mapped.clone();
+    pub(crate) fn map(&self, buffer: &wgpu::Buffer, size_bytes: u64) -> Mapping {
+        let done = Arc::new(Mutex::new(None));
+        let told = done.clone();
         let slice = buffer.slice(..size_bytes);
-        slice.map_async(wgpu::MapMode::Read, move |done| *lock(&told) = Some(done));
-        Coming { buffer: buffer.clone(), size_bytes, mapped }
+        slice.map_async(wgpu::MapMode::Read, move |mapped| *lock(&told) = Some(mapped));
+        Mapping { buffer: buffer.clone(), size_bytes, done }
+    }
+
+    /// Tells when all that was submitted is done.
+    pub(crate) fn mark(&self) -> Arc<AtomicBool> {
+        let done = Arc::new(AtomicBool::new(false));
+        let told = done.clone();
+        self.queue.on_submitted_work_done(move || told.store(true, Ordering::Release));
+        done
     }
 
     /// Hears what the device has done, without waiting.
@@ -316,22 +324,26 @@ impl Gpu {
 }
 
 /// Bytes that were asked for.
-pub(crate) struct Coming {
+pub(crate) struct Mapping {
     buffer: wgpu::Buffer,
     size_bytes: u64,
-    mapped: Arc<Mutex<Option<Result<(), wgpu::BufferAsyncError>>>>,
+    done: Arc<Mutex<Option<Result<(), wgpu::BufferAsyncError>>>>,
 }
 
-impl Coming {
+impl Mapping {
+    /// Whether they are there, or will never be.
+    pub(crate) fn is_done(&self) -> bool {
+        lock(&self.done).is_some()
+    }
+
     /// Waits for them and shows them.
     pub(crate) fn wait(self, gpu: &Gpu, show: &mut dyn FnMut(&[u8])) -> Result<()> {
-        let fail = |why: String| Error::Device(format!("{}: {why}", gpu.name));
         let start = Instant::now();
         // A thread that sleeps is woken late, so it is awake when a token is due: after as long as
         // for the one before. (`wgpu` can be told how long to wait at most, but panics if another
         // thread then finds all work done.)
         let due = Duration::from_nanos(gpu.waited.load(Ordering::Relaxed));
-        while lock(&self.mapped).is_none() && start.elapsed() < due + AWAKE {
+        while !self.is_done() && start.elapsed() < due + AWAKE {
             let early = due.saturating_sub(start.elapsed() + AWAKE);
             if early > NAP[0] {
                 std::thread::sleep((start.elapsed() / 4).clamp(NAP[0], NAP[1]).min(early));
@@ -339,17 +351,23 @@ impl Coming {
             gpu.look()?;
             std::hint::spin_loop();
         }
-        if lock(&self.mapped).is_none() {
+        if !self.is_done() {
             gpu.wait()?;
         }
         gpu.waited.store(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
         // Another thread that polls the same device may have taken it upon itself to tell us.
-        let done = Instant::now();
-        while lock(&self.mapped).is_none() && done.elapsed() < SILENT {
+        let silent = Instant::now();
+        while !self.is_done() && silent.elapsed() < SILENT {
             std::thread::yield_now();
             gpu.wait()?;
         }
-        let told = lock(&self.mapped).take();
+        self.read(gpu, show)
+    }
+
+    /// Shows them, once they are there.
+    pub(crate) fn read(self, gpu: &Gpu, show: &mut dyn FnMut(&[u8])) -> Result<()> {
+        let fail = |why: String| Error::Device(format!("{}: {why}", gpu.name));
+        let told = lock(&self.done).take();
         if !matches!(told, Some(Ok(()))) {
             // Why the device is lost says more than that nothing came.
             gpu.wait()?;

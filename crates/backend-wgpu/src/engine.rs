@@ -1,7 +1,10 @@
-//! Runs compiled methods: feeds in, kernels in one or few submissions, outputs back.
+//! Runs compiled methods: feeds in, kernels in one or few submissions, outputs back or kept.
 
-mod call;
+mod buffers;
+mod feed;
+mod in_flight;
 mod record;
+mod submit;
 mod top;
 mod upload;
 
@@ -9,72 +12,50 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lapidary_backend::{
-    Engine, Error, Feed, FeedData, KvType, Largest, LoadOptions, Outputs, Result, Sizes, bind,
+    Abilities, Bound, Call, Engine, Error, KvType, LoadOptions, PageId, Result, Results, Sizes,
+    Ticket, bind,
 };
-use lapidary_program::Program;
+use lapidary_backend_kit::GroupTables;
+use lapidary_program::{Program, input};
 
-use self::call::{Call, is_asked_feed, newest_key, readback_buffer};
-use self::record::Recorded;
-use self::top::{MOST, Sought, Top};
-use self::upload::Uploads;
-use crate::cache::Cache;
-use crate::compile::{Compiled, Fusing, RoomShape};
+use self::buffers::Buffers;
+use self::in_flight::{InFlight, decode};
+use self::record::{CallShape, OutputUse, Recorder};
+use self::top::{MOST, Rows, Top, TopKey};
+use crate::arena::{Arena, MAX_LENS, Resources};
+use crate::cache;
+use crate::compile::{Compiled, Fusing, Tables};
 use crate::device::Gpu;
-use crate::profile::{HostTimes, Profile};
-use crate::room::{Lasting, MAX_LENS, Room};
-use crate::speed::{self, Running};
-use crate::step::{CompiledMethod, Place, Value, is_asked};
-use crate::weights::{self, Weights};
+use crate::host::{HostFeed, Source};
+use crate::speed;
+use crate::step::{CompiledMethod, Place, Value};
+use crate::weights;
+
+/// Calls that may be submitted before the first of them is waited for.
+const IN_FLIGHT: usize = 2;
 
 /// A program on a GPU.
 pub(crate) struct WgpuEngine {
     program: Arc<Program>,
     options: LoadOptions,
-    lasting: Kept,
-    wanted: weights::Wanted,
+    resources: Resources,
+    weight_plan: weights::WeightPlan,
+    tables: Tables,
+    groups: Vec<GroupTables>,
     fast: Plan,
     /// The same without fused ops, made when a trace is asked for.
     traced: Option<Plan>,
     buffers: Buffers,
-}
-
-/// What does not depend on a call.
-struct Kept {
-    gpu: Arc<Gpu>,
-    weights: Weights,
-    caches: Vec<Cache>,
+    in_flight: InFlight,
 }
 
 /// Compiled methods with room for their values.
 struct Plan {
     methods: BTreeMap<String, CompiledMethod>,
-    shape: RoomShape,
-    room: Room,
-    /// What finds the largest numbers of outputs, as far as it was asked for.
+    shape: lapidary_backend_kit::Buffers,
+    arena: Arena,
+    /// What is made of outputs on the device, as far as it was asked for.
     tops: Vec<Top>,
-}
-
-/// What a caller wants of a call.
-enum Asked<'a> {
-    Outputs(&'a mut Outputs),
-    /// The largest numbers of one output, so many of each row.
-    Largest(Sought, usize, &'a mut Largest),
-}
-
-/// What grows with calls and is then kept.
-struct Buffers {
-    /// What the host reads outputs from.
-    readback: wgpu::Buffer,
-    /// Bytes on their way to the device, and buffers for many of them and for few.
-    bytes: Vec<u8>,
-    long: Uploads,
-    short: Uploads,
-    /// What kernels took, if that is asked for.
-    profile: Option<Profile>,
-    times: Option<HostTimes>,
-    /// Commands of the call that is likely to come next.
-    ahead: Option<Recorded>,
-    running: Running,
 }
 
 impl WgpuEngine {
@@ -82,76 +63,45 @@ impl WgpuEngine {
         program: Arc<Program>,
         options: LoadOptions,
         gpu: Arc<Gpu>,
+        tables: Tables,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self> {
-        let compiled = Compiled::new(&program, &options, &gpu.abilities, Fusing::On, None);
+        let fusing = (Fusing::On, tables);
+        let compiled = Compiled::new(&program, &options, &gpu.abilities, fusing, None);
         speed::measure(&gpu)?;
         // Caches first: what does not fit should fail before minutes of reading.
         let caches = compiled.caches.iter().map(|shape| shape.open(&gpu)).collect::<Result<_>>()?;
         let weights = compiled.weights.load(&program, &gpu, progress)?;
-        let lasting = Kept { gpu, weights, caches };
-        let n_kernels = lasting.gpu.n_pipelines();
-        let (fast, wanted) = Plan::new(&lasting, compiled)?;
-        lasting.gpu.keep_pipelines(n_kernels);
-        let readback = readback_buffer(&lasting.gpu, 4)?;
-        let profile = lasting.gpu.abilities.times.then(|| Profile::new(&lasting.gpu));
-        let profile = profile.transpose()?;
-        let (bytes, long, short, ahead, running) = Default::default();
-        let times = HostTimes::wanted();
-        let buffers = Buffers { readback, bytes, long, short, profile, times, ahead, running };
-        Ok(WgpuEngine { program, options, lasting, wanted, fast, traced: None, buffers })
-    }
-
-    /// Runs a method, in as many windows as its asked rows need.
-    fn run_for(&mut self, method: &str, feeds: &[Feed<'_>], mut asked: Asked<'_>) -> Result<()> {
-        let (sizes, fed) = bind(&self.program, method, feeds, &self.options)?;
-        let compiled = self.fast.method(method)?;
-        self.lasting.gpu.check()?;
-        let planned = self.fast.room.sizes.rows;
-        let window = if compiled.windows { sizes.rows.min(planned) } else { sizes.rows };
-        let first = Sizes { rows: window, ..sizes };
-        if self.fast.make_room(&self.lasting, first)? {
-            self.buffers.ahead = None;
-        }
-        let top = match &asked {
-            Asked::Largest(sought, ..) => Some(self.fast.make_top(&self.lasting, sought.clone())?),
-            Asked::Outputs(_) => None,
-        };
-        let source = (&*self.program, &self.lasting);
-        let mut call = self.fast.call(source, method, &fed, first, &mut self.buffers)?;
-        call.top = top.map(|i| &self.fast.tops[i]);
-        call.is_whole = window == sizes.rows;
-        let (mut from, mut steps) = (0, 0..call.method.steps.len());
-        call.feed(|_| true, 0)?;
-        loop {
-            let returned = call.submit(steps.clone(), from)?;
-            match &mut asked {
-                Asked::Outputs(outputs) => call.read(&returned, outputs, sizes)?,
-                Asked::Largest(_, k, largest) => call.read_largest(&returned, *k, largest)?,
-            }
-            from += call.sizes.rows;
-            if from >= sizes.rows {
-                break;
-            }
-            call.sizes.rows = window.min(sizes.rows - from);
-            call.feed(is_asked_feed, from)?;
-            steps.start = call.method.n_once;
-        }
-        if let Asked::Outputs(outputs) = asked {
-            outputs.truncate(call.method.outputs.len());
-        }
-        Ok(())
+        let resources = Resources { gpu, weights, caches };
+        let n_kernels = resources.gpu.n_pipelines();
+        let groups = compiled.groups.clone();
+        let (fast, weight_plan) = Plan::new(&resources, compiled)?;
+        resources.gpu.keep_pipelines(n_kernels);
+        let buffers = Buffers::new(&resources.gpu)?;
+        Ok(WgpuEngine {
+            program,
+            options,
+            resources,
+            weight_plan,
+            tables,
+            groups,
+            fast,
+            traced: None,
+            buffers,
+            in_flight: InFlight::default(),
+        })
     }
 
     /// Makes methods ready whose every value can be shown.
     fn make_traced(&mut self) -> Result<()> {
         if self.traced.is_none() {
-            let abilities = &self.lasting.gpu.abilities;
-            let wanted = self.wanted.clone();
+            let abilities = &self.resources.gpu.abilities;
+            let plan = self.weight_plan.clone();
+            let fusing = (Fusing::Off, self.tables);
             let compiled =
-                Compiled::new(&self.program, &self.options, abilities, Fusing::Off, Some(wanted));
-            let (plan, wanted) = Plan::new(&self.lasting, compiled)?;
-            if wanted != self.wanted {
+                Compiled::new(&self.program, &self.options, abilities, fusing, Some(plan));
+            let (plan, weight_plan) = Plan::new(&self.resources, compiled)?;
+            if weight_plan != self.weight_plan {
                 return Err(Error::Device("a trace asks for other weights".to_string()));
             }
             self.traced = Some(plan);
@@ -160,30 +110,24 @@ impl WgpuEngine {
     }
 }
 
-/// Bytes for the largest numbers of asked rows.
-pub(crate) fn largest_bytes(compiled: &Compiled) -> u64 {
+/// Bytes for what is made of asked rows on the device.
+pub(crate) fn top_bytes(compiled: &Compiled) -> u64 {
     let outputs = compiled.methods.values().flat_map(|method| &method.outputs);
-    let asked = outputs.filter(|out| is_asked(out.value.rows) && !out.indices);
+    let drawn = outputs.filter(|out| out.is_drawn_from());
     let rows = |value: &Value| compiled.planned.len(value.rows);
-    asked.map(|out| top::size_bytes(rows(&out.value), out.value.channels)).sum()
-}
-
-impl Kept {
-    fn lent(&self) -> Lasting<'_> {
-        Lasting { gpu: &self.gpu, weights: &self.weights, caches: &self.caches }
-    }
+    drawn.map(|out| top::size_bytes(rows(&out.value), out.value.channels)).sum()
 }
 
 impl Plan {
     /// Room for compiled methods, and the weights that they want.
-    fn new(lasting: &Kept, compiled: Compiled) -> Result<(Self, weights::Wanted)> {
-        let Compiled { methods, weights, room: shape, planned, .. } = compiled;
+    fn new(resources: &Resources, compiled: Compiled) -> Result<(Self, weights::WeightPlan)> {
+        let Compiled { methods, weights, arena: shape, planned, spans, .. } = compiled;
         if let Some((name, _)) = methods.iter().find(|(_, m)| m.dims.len() > MAX_LENS) {
             let what = format!("method `{name}` has more than {MAX_LENS} lengths");
             return Err(Error::Device(what));
         }
-        let room = Room::new(lasting.lent(), &shape, &methods, planned)?;
-        Ok((Plan { methods, shape, room, tops: Vec::new() }, weights))
+        let arena = Arena::new(resources, &shape, &methods, planned, spans)?;
+        Ok((Plan { methods, shape, arena, tops: Vec::new() }, weights))
     }
 
     fn method(&self, name: &str) -> Result<&CompiledMethod> {
@@ -193,9 +137,9 @@ impl Plan {
         })
     }
 
-    /// Makes room for a call whose windows have so many asked rows; whether there was too little.
-    fn make_room(&mut self, lasting: &Kept, sizes: Sizes) -> Result<bool> {
-        let have = self.room.sizes;
+    /// Makes room for a call whose windows have such sizes; whether there was too little.
+    fn make_room(&mut self, resources: &Resources, sizes: Sizes, spans: usize) -> Result<bool> {
+        let have = self.arena.sizes;
         let need = Sizes {
             tokens: have.tokens.max(sizes.tokens),
             rows: have.rows.max(sizes.rows),
@@ -203,61 +147,42 @@ impl Plan {
             patches: have.patches.max(sizes.patches),
             frames: have.frames.max(sizes.frames),
         };
-        if need != have {
+        let is_short = need != have || spans > self.arena.spans;
+        if is_short {
             self.tops.clear();
-            self.room = Room::new(lasting.lent(), &self.shape, &self.methods, need)?;
+            let spans = spans.max(self.arena.spans);
+            self.arena = Arena::new(resources, &self.shape, &self.methods, need, spans)?;
         }
-        Ok(need != have)
+        Ok(is_short)
     }
 
-    /// Makes ready what finds the largest numbers of an output; says which it is.
-    fn make_top(&mut self, lasting: &Kept, sought: Sought) -> Result<usize> {
-        if let Some(known) = self.tops.iter().position(|top| top.sought == sought) {
-            return Ok(known);
+    /// Makes ready what is made of outputs on the device.
+    fn make_tops(&mut self, resources: &Resources, shape: &CallShape) -> Result<()> {
+        for (output, what) in shape.uses.iter().enumerate() {
+            let OutputUse::Top(what) = what else { continue };
+            let key = TopKey { method: shape.method.clone(), output, what: *what };
+            if self.tops.iter().any(|top| top.key == key) {
+                continue;
+            }
+            let method = &self.methods[&shape.method];
+            let Value { rows, channels, place } = method.outputs[output].value;
+            let Place::Buffer(buffer) = place else {
+                let what = "an output that is fed has no candidates".to_string();
+                return Err(Error::Feed { method: shape.method.clone(), what });
+            };
+            let is_rule = |feed: &HostFeed| *feed == HostFeed::Rules { output };
+            let rules = method.feeds.iter().position(|feed| is_rule(&feed.source));
+            let bound_method = &self.arena.methods[&shape.method];
+            let rows = Rows {
+                numbers: &self.arena.buffers[buffer],
+                n_rows: self.arena.sizes.len(rows),
+                channels,
+                feeds: &self.arena.feeds,
+                rules: rules.map_or([0..16, 0..16], |feed| bound_method.both_places(feed)),
+            };
+            self.tops.push(Top::new(&resources.gpu, key, &rows)?);
         }
-        let Value { rows, channels, place } =
-            self.methods[&sought.method].outputs[sought.output].value;
-        let Place::Buffer(buffer) = place else {
-            let what = "an output that is fed has no largest numbers".to_string();
-            return Err(Error::Feed { method: sought.method, what });
-        };
-        let size = (self.room.sizes.len(rows), channels);
-        self.tops.push(Top::new(&lasting.gpu, sought, &self.room.buffers[buffer], size)?);
-        Ok(self.tops.len() - 1)
-    }
-
-    /// A call with room for it.
-    fn call<'a>(
-        &'a self,
-        (program, lasting): (&'a Program, &'a Kept),
-        name: &'a str,
-        fed: &'a [FeedData<'a>],
-        sizes: Sizes,
-        buffers: &'a mut Buffers,
-    ) -> Result<Call<'a>> {
-        Ok(Call {
-            name,
-            program,
-            gpu: &lasting.gpu,
-            weights: &lasting.weights,
-            method: self.method(name)?,
-            ready: &self.room.methods[name],
-            room: &self.room,
-            readback: &mut buffers.readback,
-            bytes: &mut buffers.bytes,
-            long: &mut buffers.long,
-            short: &mut buffers.short,
-            profile: buffers.profile.as_mut(),
-            times: buffers.times.as_mut().map(|times| times.of(sizes.tokens)),
-            ahead: &mut buffers.ahead,
-            chosen: None,
-            top: None,
-            fed,
-            sizes,
-            is_whole: false,
-            keys: newest_key(program, name, fed)?,
-            running: &mut buffers.running,
-        })
+        Ok(())
     }
 }
 
@@ -275,74 +200,154 @@ impl Engine for WgpuEngine {
         let methods = self.fast.methods.iter().map(|(name, method)| {
             let n = grouped(method.steps.iter().map(|step| step.nodes.len()).sum());
             let one = Sizes { tokens: 1, rows: 1, soft: 1, patches: 1, frames: 1 };
-            let kernels = method.n_kernels(one, 1, self.lasting.gpu.abilities.max_groups);
+            let kernels = method.n_kernels(one, 1, self.resources.gpu.abilities.max_groups);
             format!(" · {name}: {n} of {n} ops in {} kernels", grouped(kernels))
         });
-        format!("{} · KV {kv}{}", self.lasting.gpu.name, methods.collect::<String>())
+        format!("{} · KV {kv}{}", self.resources.gpu.name, methods.collect::<String>())
     }
 
-    fn run(&mut self, method: &str, feeds: &[Feed<'_>], outputs: &mut Outputs) -> Result<()> {
-        self.run_for(method, feeds, Asked::Outputs(outputs))
+    fn abilities(&self) -> Abilities {
+        let max_in_flight = if self.tables == Tables::Device { IN_FLIGHT } else { 1 };
+        Abilities { max_top_k: MOST, prefers_top_k: true, max_in_flight }
     }
 
-    fn max_largest(&self) -> usize {
-        MOST
+    fn submit(&mut self, call: &Call<'_>) -> Result<Ticket> {
+        self.submit_call(call)
     }
 
-    fn run_largest(
-        &mut self,
-        method: &str,
-        feeds: &[Feed<'_>],
-        output: &str,
-        k: usize,
-        largest: &mut Largest,
-    ) -> Result<()> {
-        let outputs = &self.fast.method(method)?.outputs;
-        let fail = |what: String| Error::Feed { method: method.to_string(), what };
-        let found = outputs.iter().position(|out| out.name == output && !out.indices);
-        let i = found.ok_or_else(|| fail(format!("it has no numbers `{output}`")))?;
-        if !(1..=MOST).contains(&k) {
-            return Err(fail(format!("{k} numbers of a row were asked for, not 1 to {MOST}")));
+    fn poll(&mut self, ticket: Ticket, results: &mut Results) -> Result<bool> {
+        let gpu = &self.resources.gpu;
+        gpu.look()?;
+        let is_done = self.in_flight.take(gpu, &mut self.buffers, ticket, results, false)?;
+        if !is_done {
+            self.record_ahead()?;
         }
-        let k_of_row = k.min(outputs[i].value.channels);
-        largest.clear(k_of_row);
-        self.run_for(method, feeds, Asked::Largest(Sought::new(method, i, k), k_of_row, largest))
+        Ok(is_done)
     }
 
-    fn trace(
-        &mut self,
-        method: &str,
-        feeds: &[Feed<'_>],
-        sink: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<()> {
-        let (sizes, fed) = bind(&self.program, method, feeds, &self.options)?;
-        self.fast.method(method)?;
-        self.lasting.gpu.check()?;
+    fn wait(&mut self, ticket: Ticket, results: &mut Results) -> Result<()> {
+        self.record_ahead()?;
+        self.wait_for(ticket, results)
+    }
+
+    fn release(&mut self, ticket: Ticket) {
+        self.in_flight.release(&mut self.buffers, ticket);
+    }
+
+    fn copy_pages(&mut self, group: usize, pairs: &[(PageId, PageId)]) -> Result<()> {
+        cache::copy_pages(&self.resources.gpu, &self.resources.caches, group, pairs)
+    }
+
+    fn page_bytes(&self, group: usize) -> usize {
+        cache::page_bytes(&self.resources.caches, group) as usize
+    }
+
+    fn read_page(&mut self, group: usize, page: PageId, bytes: &mut Vec<u8>) -> Result<()> {
+        cache::read_page(&self.resources.gpu, &self.resources.caches, group, page, bytes)
+    }
+
+    fn write_page(&mut self, group: usize, page: PageId, bytes: &[u8]) -> Result<()> {
+        cache::write_page(&self.resources.gpu, &self.resources.caches, group, page, bytes)
+    }
+
+    fn trace(&mut self, call: &Call<'_>, sink: &mut dyn FnMut(usize, &[f32])) -> Result<()> {
+        let mut bound = bind(&self.program, call, &self.options)?;
+        self.fast.method(call.method)?;
+        self.resources.gpu.check()?;
+        let tokens = self.tokens_for_host(call.method, &bound)?;
+        submit::take_tokens(&mut bound, &tokens);
         self.make_traced()?;
         let Some(plan) = &mut self.traced else { return Ok(()) };
-        plan.make_room(&self.lasting, sizes)?;
-        let source = (&*self.program, &self.lasting);
-        let mut call = plan.call(source, method, &fed, sizes, &mut self.buffers)?;
-        call.feed(|_| true, 0)?;
-        // Steps run in an order of their own; what comes too early waits.
-        let mut early: BTreeMap<usize, Option<Vec<f32>>> = BTreeMap::new();
-        let mut next = 0;
-        for (i, step) in call.method.steps.iter().enumerate() {
-            call.submit_only(i..i + 1)?;
-            let mut shown = step.shown.iter();
-            for node in &step.nodes {
-                let values = shown.next().map(|value| call.value(*value)).transpose()?;
-                early.insert(*node, values);
-            }
-            while let Some(values) = early.remove(&next) {
-                if let Some(values) = values {
-                    sink(next, &values);
-                }
-                next += 1;
-            }
-        }
-        Ok(())
+        plan.make_room(&self.resources, bound.sizes, bound.spans.len())?;
+        // All outputs, so that every step is run.
+        let uses = vec![OutputUse::Whole; plan.methods[call.method].outputs.len()];
+        let shape = CallShape {
+            method: call.method.to_string(),
+            sizes: bound.sizes,
+            spans: bound.spans.len(),
+            uses,
+            of: submit::of_bits(&bound),
+        };
+        let source = Source {
+            program: &self.program,
+            tables: &self.resources.weights.tables,
+            groups: &self.groups,
+            bound: &bound,
+            rules: &[],
+        };
+        let mut recorder = Recorder {
+            plan,
+            resources: &self.resources,
+            buffers: &mut self.buffers,
+            shape,
+            keys: newest_key(&bound),
+            stop: call.stop,
+        };
+        recorder.feed(source, None, |_| true, 0)?;
+        let mut encoder = self.resources.gpu.encoder();
+        recorder.record_of(&mut encoder, source, 0, &|rows| self.in_flight.kept(rows))?;
+        self.resources.gpu.queue.submit([encoder.finish()]);
+        show_steps(&mut recorder, source, sink)
     }
+}
+
+/// Runs a call step by step and shows every value, in the order of the nodes.
+fn show_steps(
+    recorder: &mut Recorder<'_>,
+    source: Source<'_>,
+    sink: &mut dyn FnMut(usize, &[f32]),
+) -> Result<()> {
+    // Steps run in an order of their own; what comes too early waits.
+    let mut early: BTreeMap<usize, Option<Vec<f32>>> = BTreeMap::new();
+    let mut next = 0;
+    for (i, step) in recorder.method().steps.iter().enumerate() {
+        recorder.submit_only(i..i + 1)?;
+        let mut shown = step.shown.iter();
+        for node in &step.nodes {
+            let values = shown.next().map(|value| recorder.value(source, *value)).transpose()?;
+            early.insert(*node, values);
+        }
+        while let Some(values) = early.remove(&next) {
+            if let Some(values) = values {
+                sink(next, &values);
+            }
+            next += 1;
+        }
+    }
+    Ok(())
+}
+
+impl Recorder<'_> {
+    /// The numbers of one value, once all that was submitted is done.
+    fn value(&mut self, source: Source<'_>, value: Value) -> Result<Vec<f32>> {
+        let len = value.len(self.shape.sizes);
+        let mut out = vec![0.0; len];
+        match value.place {
+            Place::Feed(feed) => submit::show_feed(self.method(), source, feed, &mut out)?,
+            Place::Buffer(b) if len > 0 => {
+                let (gpu, bytes) = (self.gpu(), len as u64 * 4);
+                let readback = self.buffers.readbacks.take(gpu, bytes)?;
+                let mut encoder = gpu.encoder();
+                encoder.copy_buffer_to_buffer(&self.arena().buffers[b], 0, &readback, 0, bytes);
+                gpu.queue.submit([encoder.finish()]);
+                gpu.map(&readback, bytes).wait(gpu, &mut |words| decode(words, false, &mut out))?;
+                self.buffers.readbacks.give_back(readback);
+            }
+            Place::Buffer(_) => {}
+        }
+        Ok(out)
+    }
+}
+
+/// One more than the newest position of a call.
+fn newest_key(bound: &Bound<'_>) -> u64 {
+    bound.positions.iter().chain(&bound.horizons).max().map_or(1, |p| *p as u64 + 1)
+}
+
+/// The number of a method's input of tokens.
+fn tokens_of(program: &Program, method: &str) -> Option<usize> {
+    let inputs = &program.methods().get(method)?.graph.inputs;
+    inputs.iter().position(|i| i.name == input::TOKENS)
 }
 
 impl Drop for WgpuEngine {

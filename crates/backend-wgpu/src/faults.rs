@@ -5,14 +5,18 @@ use std::io::Write as _;
 use std::process::Command;
 use std::sync::Arc;
 
-use lapidary_backend::{Backend as _, Engine, Error, Feed, LoadOptions, Outputs};
+use lapidary_backend::{
+    Backend as _, Call, CallLimits, Device, Engine, Error, Feed, LoadOptions, PAGE, PageId,
+    PageTable, Results, Span, Wanted,
+};
 use lapidary_program::{
     DType, Description, GraphBuilder, MemoryStore, Metadata, Method, Op, Program, SamplingDefaults,
-    StateDecl, Sym, ValueType, WeightDecl, input,
+    StateDecl, Sym, ValueType, WeightDecl,
 };
 
 use crate::WgpuBackend;
 use crate::adapter::{Adapter, Api};
+use crate::compile::Tables;
 use crate::device::Gpu;
 use crate::engine::WgpuEngine;
 
@@ -28,11 +32,9 @@ fn program() -> Arc<Program> {
     store.insert_f32("w", &[1.0; 4 * CHANNELS]);
     let mut graph = GraphBuilder::new(&weights, &states);
     let x = graph.input("x", ValueType::rows(Sym::Tokens, CHANNELS as u64));
-    let slots = graph.input(input::SLOTS, ValueType::indices(Sym::Tokens));
-    let positions = graph.input(input::POSITIONS, ValueType::indices(Sym::Tokens));
     let linear = Op::Linear { weight: "w".into(), bias: None };
     let y = graph.node("y", linear, &[x]).unwrap();
-    graph.node("kv", Op::KvWrite { state: "kv".into() }, &[x, x, slots, positions]).unwrap();
+    graph.node("kv", Op::KvWrite { state: "kv".into() }, &[x, x]).unwrap();
     graph.output("y", y);
     let methods = [("op".to_string(), Method::new(1 << 16, graph.finish()))].into();
     let metadata = Metadata {
@@ -48,22 +50,35 @@ fn program() -> Arc<Program> {
         add_bos: false,
         sampling: SamplingDefaults::default(),
         media: Default::default(),
+        answer: None,
     };
     let description = Description { metadata, states, methods, weights };
     Arc::new(Program::new(description, BTreeMap::new(), Arc::new(store)).unwrap())
 }
 
 fn options(max_context: u32) -> LoadOptions {
-    LoadOptions { max_context, max_chunk: 4, n_slots: 1, ..LoadOptions::default() }
+    let limits = CallLimits { chunk: 4, tokens: 4, block: 1 };
+    let pages = vec![max_context.div_ceil(PAGE as u32)];
+    LoadOptions { max_context, n_sequences: 1, limits, pages, ..LoadOptions::default() }
 }
 
 fn run(engine: &mut dyn Engine) -> lapidary_backend::Result<Vec<f32>> {
     let x = [0.5f32; CHANNELS];
-    let feeds =
-        [Feed::f32("x", &x), Feed::i32(input::SLOTS, &[0]), Feed::i32(input::POSITIONS, &[0])];
-    let mut outputs = Outputs::default();
-    engine.run("op", &feeds, &mut outputs)?;
-    Ok(outputs.get("y").unwrap().data.clone())
+    let tables = [PageTable { first: 0, pages: &[PageId(0)] }];
+    let call = Call {
+        method: "op",
+        feeds: &[Feed::f32("x", &x)],
+        spans: &[Span { start: 0, len: 1, tables: &tables }],
+        wants: &[Wanted::whole("y")],
+        ..Call::default()
+    };
+    let mut results = Results::default();
+    engine.run(&call, &mut results)?;
+    Ok(results.get("y").unwrap().data.clone())
+}
+
+fn open(backend: WgpuBackend) -> Box<dyn Device> {
+    backend.open(&backend.devices().unwrap()[0].id).unwrap()
 }
 
 /// A GPU, or word that there is none.
@@ -81,18 +96,19 @@ fn adapter() -> Option<Adapter> {
 fn m4_a_lost_device_is_an_error_and_can_be_opened_again() {
     let Some(adapter) = adapter() else { return };
     let gpu = Gpu::open(Api::Vulkan, &adapter, None).unwrap();
-    let mut engine = WgpuEngine::new(program(), options(64), gpu.clone(), &mut |_, _| {}).unwrap();
+    let load = |gpu| WgpuEngine::new(program(), options(64), gpu, Tables::Host, &mut |_, _| {});
+    let mut engine = load(gpu.clone()).unwrap();
     assert_eq!(run(&mut engine).unwrap(), [4.0; 4]);
     gpu.device.destroy();
     for _ in 0..2 {
         let lost = run(&mut engine).unwrap_err();
         assert!(matches!(&lost, Error::Device(why) if why.contains("lost")), "{lost}");
     }
-    let lost = WgpuEngine::new(program(), options(64), gpu, &mut |_, _| {});
+    let lost = load(gpu);
     assert!(matches!(lost.err(), Some(Error::Device(_))));
     // The next to load gets a new one.
-    let device = WgpuBackend::VULKAN.probe().unwrap().remove(0);
-    let loaded = WgpuBackend::VULKAN.load(&program(), &device, &options(64), &mut |_, _| {});
+    let device = open(WgpuBackend::VULKAN);
+    let loaded = device.load(&program(), &options(64), &mut |_, _| {});
     assert_eq!(run(loaded.unwrap().as_mut()).unwrap(), [4.0; 4]);
 }
 
@@ -101,14 +117,15 @@ fn m5_what_does_not_fit_is_an_error_and_harms_nothing() {
     if adapter().is_none() {
         return;
     }
-    let backend = WgpuBackend::VULKAN.with_least();
-    let device = backend.probe().unwrap().remove(0);
-    let plan = backend.plan(&program(), &options(1 << 30)).unwrap();
-    assert!(plan.kv > 1 << 34, "{plan}");
-    let refused = backend.load(&program(), &device, &options(1 << 30), &mut |_, _| {});
-    let refused = refused.err().unwrap();
-    assert!(matches!(&refused, Error::OutOfMemory(why) if why.contains("bytes")), "{refused}");
-    let loaded = backend.load(&program(), &device, &options(64), &mut |_, _| {});
+    let device = open(WgpuBackend::VULKAN.with_least());
+    // The plan says so already, and what would help.
+    let planned = device.plan(&program(), &options(1 << 30)).err().unwrap();
+    let loaded = device.load(&program(), &options(1 << 30), &mut |_, _| {}).err().unwrap();
+    for refused in [planned, loaded] {
+        let helps = |why: &str| why.contains("a shorter context");
+        assert!(matches!(&refused, Error::OutOfMemory(why) if helps(why)), "{refused}");
+    }
+    let loaded = device.load(&program(), &options(64), &mut |_, _| {});
     assert_eq!(run(loaded.unwrap().as_mut()).unwrap(), [4.0; 4]);
 }
 
@@ -142,7 +159,7 @@ fn m7_a_machine_without_drivers_says_so() {
 
 #[test]
 fn m7_in_a_process_of_its_own() {
-    let probed = WgpuBackend::VULKAN.probe();
+    let probed = WgpuBackend::VULKAN.devices();
     if std::env::var_os("LAPIDARY_TEST_ALONE").is_some() {
         let missing = probed.err().unwrap();
         assert!(matches!(missing, Error::Unavailable { backend: "vulkan", .. }), "{missing}");

@@ -15,7 +15,7 @@ pub(crate) use self::heads::HeadNodes;
 pub(crate) use self::linears::{Linears, weight_of};
 use crate::adapter::Abilities;
 use crate::linear::PackedForm;
-use crate::weights::Wanted;
+use crate::weights::WeightPlan;
 
 /// One or more nodes that are done at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub(crate) struct Fuser<'a> {
     pub program: &'a Program,
     pub method: &'a Method,
     pub options: &'a LoadOptions,
-    pub wanted: &'a Wanted,
+    pub wanted: &'a WeightPlan,
     pub abilities: &'a Abilities,
 }
 

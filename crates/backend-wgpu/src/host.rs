@@ -1,14 +1,14 @@
-//! What the host makes for a call: rows of tables, and the angles of ropes.
+//! What the host makes for a call: rows of tables, the angles of ropes, and where tokens stand.
 //!
-//! Tables stay in the program's store, in the mapped file if there is one. Angles are made here
-//! because a GPU's sines are poor for the large angles of long contexts.
+//! Tables that are not on the device stay in the program's store, in the mapped file if there is one.
+//! Angles are made here because a GPU's sines are poor for the large angles of long contexts.
 
 mod out;
 
 use lapidary_backend::host::n_threads;
-use lapidary_backend::{Error, FeedData, Result};
-use lapidary_program::{AxialRopeSpec, MemoryStore, Part, Program, RopeSpec, Weight, WeightDecl};
-use std::borrow::Cow;
+use lapidary_backend::{Bound, DrawRule, Error, Fed, Result};
+use lapidary_backend_kit::{GroupTables, Table, angles};
+use lapidary_program::Program;
 
 pub(crate) use self::out::Out;
 
@@ -24,11 +24,25 @@ pub(crate) enum HostFeed {
     Input(usize),
     /// Rows of a table.
     Rows(TableRows),
-    /// Cosines and sines of positions, which are an input.
-    Angles { positions: usize, frequencies: Vec<f32> },
+    /// Cosines and sines of positions.
+    Angles { frequencies: Vec<f32> },
     /// Cosines of columns and of rows, then their sines; both are inputs.
     AxialAngles { columns: usize, rows: usize, frequencies: Vec<f32> },
+    /// Where each token stands, for caches of a group: its position; where the pages of its sequence
+    /// begin among [`HostFeed::Pages`], less the first of them; the last position that it sees; and
+    /// the page that its own key goes to.
+    Places { group: usize },
+    /// The pages of each span in a group.
+    Pages { group: usize },
+    /// How a token is drawn from each row of an output: temperature, top-k, top-p, min-p, the two
+    /// halves of the seed, position, and how many candidates there are.
+    Rules { output: usize },
 }
+
+/// Words of one row of [`HostFeed::Places`].
+pub(crate) const PLACE_WORDS: usize = 4;
+/// Words of one row of [`HostFeed::Rules`].
+pub(crate) const RULE_WORDS: usize = 8;
 
 /// Rows `start + stride·id` of a table, times `scale`.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,125 +57,47 @@ pub(crate) struct TableRows {
     pub soft: Option<(usize, usize)>,
 }
 
-/// A table on the host.
-pub(crate) enum Table {
-    /// In the program's store, which lends its bytes or makes single rows.
-    Stored { name: String, row_by_row: bool },
-    /// Here, because the store would make the whole table anew each time it is asked.
-    Kept { name: String, store: MemoryStore },
+/// What numbers are made of.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'a> {
+    pub program: &'a Program,
+    pub tables: &'a [Table],
+    pub groups: &'a [GroupTables],
+    pub bound: &'a Bound<'a>,
+    /// For each output, the rules by which tokens are drawn, and from how many candidates; empty if
+    /// none are.
+    pub rules: &'a [(&'a [DrawRule], usize)],
 }
-
-/// `theta^(−2i/head_dim) / factor` for each pair that rotates.
-pub(crate) fn frequencies(spec: &RopeSpec) -> Vec<f32> {
-    let frequency = |i: u32| {
-        let exponent = -2.0 * f64::from(i) / f64::from(spec.head_dim);
-        (spec.theta.powf(exponent) / spec.factor) as f32
-    };
-    (0..spec.rotated_pairs).map(frequency).collect()
-}
-
-/// The same for each half of a head that turns in two directions.
-pub(crate) fn axial_frequencies(spec: &AxialRopeSpec) -> Vec<f32> {
-    let half = spec.head_dim / 2;
-    frequencies(&RopeSpec {
-        head_dim: half,
-        theta: spec.theta,
-        rotated_pairs: half / 2,
-        factor: 1.0,
-    })
-}
-
-/// What a store would make whole each time it is asked.
-pub(crate) fn is_made_whole(program: &Program, name: &str) -> Result<bool> {
-    let decl: &WeightDecl = &program.weights()[name];
-    for part in Part::ALL.into_iter().filter(|part| decl.part_bytes(*part) > 0) {
-        if program.store().make_rows(name, part, 0..1).is_none()
-            && matches!(program.store().part(name, part)?, Cow::Owned(_))
-        {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-impl Table {
-    pub(crate) fn new(program: &Program, name: &str) -> Result<Self> {
-        let name = name.to_string();
-        if !is_made_whole(program, &name)? {
-            let row_by_row = program.store().make_rows(&name, Part::Data, 0..1).is_some();
-            return Ok(Table::Stored { name, row_by_row });
-        }
-        let weight = program.weight(&name)?;
-        let mut store = MemoryStore::new();
-        for part in Part::ALL {
-            let bytes = weight.part(part);
-            if !bytes.is_empty() {
-                store.insert(&name, part, bytes.to_vec());
-            }
-        }
-        Ok(Table::Kept { name, store })
-    }
-
-    /// The table's name, and all of it, unless rows are asked for one by one.
-    fn open<'a>(&'a self, program: &'a Program) -> Result<(&'a str, Option<Weight<'a>>)> {
-        Ok(match self {
-            Table::Stored { name, row_by_row: true } => (name, None),
-            Table::Stored { name, .. } => (name, Some(program.weight(name)?)),
-            Table::Kept { name, store } => {
-                (name, Some(Weight::fetch(name, &program.weights()[name], store)?))
-            }
-        })
-    }
-}
-
-/// What makes numbers: a program, its tables, and what the caller gave.
-type Source<'a> = (&'a Program, &'a [Table], &'a [FeedData<'a>]);
 
 impl HostFeed {
     /// Makes rows of so many channels of what it feeds, from one on; `out` has room for as many as
     /// are wanted.
     pub(crate) fn make(
         &self,
-        (program, tables, fed): Source<'_>,
+        source: Source<'_>,
         (from, channels): (usize, usize),
         mut out: Out<'_>,
     ) -> Result<()> {
+        let bound = source.bound;
         match self {
             HostFeed::Input(i) => {
                 let part = from * channels..from * channels + out.len();
-                match fed[*i] {
-                    FeedData::F32(data) => out.put(data[part].iter().map(|x| x.to_le_bytes())),
-                    FeedData::I32(data) => out.put(data[part].iter().map(|x| x.to_le_bytes())),
+                match bound.feeds[*i] {
+                    Fed::F32(data) => out.put(data[part].iter().map(|x| x.to_le_bytes())),
+                    Fed::I32(data) => out.put(data[part].iter().map(|x| x.to_le_bytes())),
+                    // The device has these.
+                    Fed::Of(_) => {}
                 }
                 Ok(())
             }
-            HostFeed::Rows(TableRows { table, ids, scale, start, stride, soft }) => {
-                let soft = soft.map(|(row, index)| (row, indices(fed, index)));
-                let ids = indices(fed, *ids);
-                let (name, whole) = tables[*table].open(program)?;
-                make_rows(from, channels, out, &|t, out| {
-                    let row = match soft {
-                        Some((row, index)) if index[t] >= 0 => row,
-                        _ => start + stride * ids[t] as usize,
-                    };
-                    match &whole {
-                        Some(weight) => weight.row_f32(row, out),
-                        None => program.weight_rows(name, row..row + 1)?.row_f32(0, out),
-                    }
-                    out.iter_mut().for_each(|x| *x *= scale);
-                    Ok(())
-                })
-            }
-            HostFeed::Angles { positions, frequencies } => {
-                let positions = indices(fed, *positions);
-                make_rows(from, channels, out, &|t, out| {
-                    let (cosines, sines) = out.split_at_mut(frequencies.len());
-                    angles(positions[t], frequencies, cosines, sines);
-                    Ok(())
-                })
-            }
+            HostFeed::Rows(rows) => rows.make(source, (from, channels), out),
+            HostFeed::Angles { frequencies } => make_rows(from, channels, out, &|t, out| {
+                let (cosines, sines) = out.split_at_mut(frequencies.len());
+                angles(bound.positions[t], frequencies, cosines, sines);
+                Ok(())
+            }),
             HostFeed::AxialAngles { columns, rows, frequencies } => {
-                let [columns, rows] = [columns, rows].map(|input| indices(fed, *input));
+                let [columns, rows] = [columns, rows].map(|input| indices(bound, *input));
                 let n = frequencies.len();
                 make_rows(from, channels, out, &|t, out| {
                     let (cosines, sines) = out.split_at_mut(2 * n);
@@ -170,8 +106,90 @@ impl HostFeed {
                     Ok(())
                 })
             }
+            HostFeed::Places { group } => {
+                for t in 0..out.len() / PLACE_WORDS {
+                    let words = place_words(source, *group, t);
+                    out.put(words.into_iter().map(i32::to_le_bytes));
+                }
+                Ok(())
+            }
+            HostFeed::Pages { group } => {
+                for span in bound.spans {
+                    let GroupTables { stride, .. } = source.groups[*group];
+                    let first = source.groups[*group].first_page(span.start as usize);
+                    let table = span.tables.get(*group).copied().unwrap_or_default();
+                    let page = |n: usize| {
+                        let at = n.checked_sub(table.first as usize)?;
+                        table.pages.get(at).map(|page| page.0)
+                    };
+                    let pages = (0..stride).map(|n| page(first + n).unwrap_or(0).to_le_bytes());
+                    out.put(pages);
+                }
+                Ok(())
+            }
+            HostFeed::Rules { output } => {
+                let (rules, k) = source.rules.get(*output).copied().unwrap_or_default();
+                for row in from..from + out.len() / RULE_WORDS {
+                    let words = |rule| rule_words(rule, k);
+                    let words = rules.get(row).map_or([0; RULE_WORDS], words);
+                    out.put(words.into_iter().map(u32::to_le_bytes));
+                }
+                Ok(())
+            }
         }
     }
+}
+
+impl TableRows {
+    fn make(
+        &self,
+        source: Source<'_>,
+        (from, channels): (usize, usize),
+        out: Out<'_>,
+    ) -> Result<()> {
+        let TableRows { table, ids, scale, start, stride, soft } = self;
+        let soft = soft.map(|(row, index)| (row, indices(source.bound, index)));
+        let ids = indices(source.bound, *ids);
+        let table = source.tables[*table].open(source.program)?;
+        make_rows(from, channels, out, &|t, out| {
+            let row = match soft {
+                Some((row, index)) if index[t] >= 0 => row,
+                _ => start + stride * ids[t] as usize,
+            };
+            table.row_f32(row, out)?;
+            out.iter_mut().for_each(|x| *x *= scale);
+            Ok(())
+        })
+    }
+}
+
+/// Where a token stands in a group, as kernels read it.
+fn place_words(source: Source<'_>, group: usize, t: usize) -> [i32; PLACE_WORDS] {
+    let bound = source.bound;
+    let (span, position) = (bound.sequences[t] as usize, bound.positions[t]);
+    let GroupTables { stride, .. } = source.groups[group];
+    let first = source.groups[group].first_page(bound.spans[span].start as usize);
+    let table = bound.spans[span].tables.get(group);
+    let own = table.and_then(|table| table.find(position as usize));
+    [
+        position,
+        (span * stride) as i32 - first as i32,
+        bound.horizons[t],
+        own.map_or(0, |(page, _)| page.0 as i32),
+    ]
+}
+
+pub(crate) fn rule_words(rule: &DrawRule, k: usize) -> [u32; RULE_WORDS] {
+    [
+        rule.temperature.to_bits(),
+        rule.top_k,
+        rule.top_p.to_bits(),
+        rule.min_p.to_bits(),
+        rule.seed as u32,
+        (rule.seed >> 32) as u32,
+        rule.position,
+        k as u32,
+    ]
 }
 
 /// Makes rows from number `from` on, by several threads if they are many.
@@ -215,15 +233,10 @@ fn make_rows(
     })
 }
 
-fn indices<'a>(fed: &[FeedData<'a>], input: usize) -> &'a [i32] {
-    match fed[input] {
-        FeedData::I32(data) => data,
-        FeedData::F32(_) => unreachable!("validation typed this input as i32"),
-    }
-}
-
-fn angles(position: i32, frequencies: &[f32], cosines: &mut [f32], sines: &mut [f32]) {
-    for (frequency, (c, s)) in frequencies.iter().zip(cosines.iter_mut().zip(sines)) {
-        (*s, *c) = (position as f32 * frequency).sin_cos();
+fn indices<'a>(bound: &Bound<'a>, input: usize) -> &'a [i32] {
+    match bound.feeds[input] {
+        Fed::I32(data) => data,
+        Fed::F32(_) => unreachable!("validation typed this input as i32"),
+        Fed::Of(_) => unreachable!("a call was checked to have what the host reads"),
     }
 }

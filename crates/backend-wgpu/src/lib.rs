@@ -1,19 +1,20 @@
 //! Runs programs on GPUs through Vulkan, Metal, DX12 and WebGPU: one set of WGSL kernels.
 //!
 //! `load` compiles each method into kernels with planned buffers and writes the weights to the
-//! device a few rows at a time; `run` records them all, submits, and reads the outputs back.
+//! device a few rows at a time; `submit` records them all and gives them to the device, and `poll` and
+//! `wait` read the outputs back. Tokens may be drawn on the device and feed the next call from there.
 //! Every kernel that needs more than the least GPU has another that does not.
 //! This room knows programs and the backend contract. It knows no model family, no tokeniser and no
 //! other backend.
 //!
-//! `LAPIDARY_GPU_FEATURES` takes `none`, `all`, or some of `subgroups,f16,matrices,limits`, and so
-//! overrides what kernels may use: everything that the device has. `LAPIDARY_GPU_PROFILE=1` has each
+//! `LAPIDARY_GPU_FEATURES` takes `none`, `all`, or some of `subgroups,f16,matrices,limits,tables`, and
+//! so overrides what kernels may use: everything that the device has, and tables of embeddings there. `LAPIDARY_GPU_PROFILE=1` has each
 //! kernel timed, `LAPIDARY_GPU_PROFILE=host` the host's part of calls (`profile.rs`).
 
 mod adapter;
+mod arena;
 mod cache;
 mod compile;
-mod derived;
 mod device;
 mod engine;
 #[cfg(test)]
@@ -26,12 +27,15 @@ mod linear;
 mod long;
 mod memory;
 mod ops;
+#[cfg(test)]
+mod paged;
 mod pipeline_cache;
 mod profile;
-mod room;
 mod shader;
 mod speed;
 mod step;
+#[cfg(test)]
+mod tables;
 mod template;
 #[cfg(test)]
 mod translate;
@@ -39,15 +43,18 @@ mod weights;
 
 use std::sync::Arc;
 
-use lapidary_backend::{Backend, Device, Engine, LoadOptions, MemoryPlan, Result};
+use lapidary_backend::{
+    Backend, CallLimits, Device, DeviceId, DeviceInfo, DeviceKind, Engine, LoadOptions, MemoryPlan,
+    Result, Sizes, Wishes,
+};
 use lapidary_program::{Op, Program};
 
 use crate::adapter::{Adapter, Api, Switches};
+use crate::arena::Arena;
 use crate::cache::CacheShape;
-use crate::compile::{Compiled, Fusing};
+use crate::compile::{Compiled, Fusing, Tables};
 use crate::device::Gpu;
 use crate::engine::WgpuEngine;
-use crate::room::Room;
 
 /// Tokens of one call on a GPU with memory of its own: many, for a large GPU is filled by many rows
 /// only.
@@ -60,15 +67,16 @@ const SOFTWARE_CHUNK: u32 = 64;
 const PLAIN_CHUNK: u32 = 512;
 /// Bytes of one binding, and of memory, with which long chunks fit.
 const LARGE: [u64; 2] = [1 << 30, 6 << 30];
+/// Bytes of tables that are copied even to a device without memory of its own.
+const SMALL_TABLES: u64 = 256 << 20;
 
 /// Tokens of one call that a GPU gains from.
-fn chunk(device: &Device, max_binding: u64) -> u32 {
-    let is_large =
-        max_binding >= LARGE[0] && device.total_bytes.is_none_or(|bytes| bytes >= LARGE[1]);
-    match device.isa.as_str() {
-        adapter::SOFTWARE => SOFTWARE_CHUNK,
-        adapter::INTEGRATED => SMALL_CHUNK,
-        adapter::DISCRETE if is_large => CHUNK,
+fn chunk(device_type: wgpu::DeviceType, total_bytes: Option<u64>, max_binding: u64) -> u32 {
+    let is_large = max_binding >= LARGE[0] && total_bytes.is_none_or(|bytes| bytes >= LARGE[1]);
+    match device_type {
+        wgpu::DeviceType::Cpu => SOFTWARE_CHUNK,
+        wgpu::DeviceType::IntegratedGpu => SMALL_CHUNK,
+        wgpu::DeviceType::DiscreteGpu if is_large => CHUNK,
         _ => PLAIN_CHUNK,
     }
 }
@@ -79,6 +87,13 @@ pub struct WgpuBackend {
     api: Api,
     /// What kernels may use; the environment says it if this does not.
     switches: Option<Switches>,
+}
+
+/// A GPU that was chosen.
+struct WgpuDevice {
+    backend: WgpuBackend,
+    adapter: Adapter,
+    info: DeviceInfo,
 }
 
 impl WgpuBackend {
@@ -113,18 +128,72 @@ impl WgpuBackend {
         WgpuBackend { switches: Some(Switches { keys: Some(most), ..switches }), ..self }
     }
 
+    /// The same with tables of embeddings on the host, as where a device has no memory for them.
+    pub const fn with_host_tables(self) -> Self {
+        let switches = self.known_switches();
+        WgpuBackend { switches: Some(Switches { tables: false, ..switches }), ..self }
+    }
+
     const fn known_switches(&self) -> Switches {
         match self.switches {
             Some(switches) => switches,
             None => Switches::ALL,
         }
     }
-}
 
-impl WgpuBackend {
-    fn open(&self, device: &Device, options: &LoadOptions) -> Result<Arc<Gpu>> {
-        let adapter = self.api.adapter(device, self.switches)?;
-        Gpu::open(self.api, &adapter, options.pack_cache.as_deref())
+    /// What a program takes on a large GPU with memory of its own, whatever there is here: its
+    /// limits, and a plan for any options. For tests.
+    #[doc(hidden)]
+    pub fn plan_large(
+        program: &Program,
+        wishes: &Wishes,
+        options: impl FnOnce(CallLimits) -> LoadOptions,
+    ) -> Result<MemoryPlan> {
+        let options = options(CallLimits::new(program, CHUNK, wishes));
+        let abilities = &adapter::Abilities::LARGE;
+        let on = (Fusing::On, Tables::Device);
+        let compiled = Compiled::new(program, &options, abilities, on, None);
+        let most = cache::max_pages(&compiled.caches, compiled.groups.len(), abilities.max_binding);
+        cache::check_pools(&options, &most, "a large GPU")?;
+        Ok(plan_of(&compiled, program))
+    }
+
+    /// The kernels that calls of some lengths run on the first device, each with its switches and
+    /// constants: `linear/tile BIAS BITS=4`. For tests that must know which programs run which.
+    #[doc(hidden)]
+    pub fn kernels(
+        &self,
+        program: &Program,
+        options: &LoadOptions,
+        lengths: &[usize],
+    ) -> Result<Vec<String>> {
+        let device = self.device(&DeviceId::new(self.api.name(), 0))?;
+        let compiled = device.compiled(program, options);
+        let calls = lengths.iter().map(|n| {
+            let (tokens, rows, soft, patches, frames) = (*n, *n, *n, *n, *n);
+            Sizes { tokens, rows, soft, patches, frames }
+        });
+        let calls: Vec<Sizes> = calls.collect();
+        // From the first token of a context to the last.
+        let keys = [1, u64::from(options.max_context)];
+        let steps = compiled.methods.values().flat_map(|method| &method.steps);
+        let all = steps.flat_map(|step| &step.dispatches);
+        let runs = |d: &&step::Dispatch| {
+            calls.iter().any(|sizes| keys.iter().any(|keys| d.is_meant(*sizes, *keys)))
+        };
+        Ok(all.filter(runs).map(|d| d.shader.label()).collect())
+    }
+
+    /// All kernels: files in `shaders/` that can be run, without switches and constants.
+    #[doc(hidden)]
+    pub fn all_kernels() -> Vec<&'static str> {
+        let runs = shader::FILES.iter().filter(|(_, text)| text.contains("fn main("));
+        runs.map(|(stem, _)| *stem).collect()
+    }
+
+    fn device(&self, id: &DeviceId) -> Result<WgpuDevice> {
+        let adapter = self.api.adapter(id, self.switches)?;
+        Ok(WgpuDevice { backend: *self, info: adapter.info(self.api), adapter })
     }
 }
 
@@ -133,98 +202,143 @@ impl Backend for WgpuBackend {
         self.api.name()
     }
 
-    fn probe(&self) -> Result<Vec<Device>> {
-        Ok(self.api.adapters(self.switches)?.iter().map(Adapter::device).collect())
+    fn devices(&self) -> Result<Vec<DeviceInfo>> {
+        let adapters = self.api.adapters(self.switches)?;
+        Ok(adapters.iter().map(|adapter| adapter.info(self.api)).collect())
     }
 
     fn absent(&self) -> Option<String> {
         self.api.absent()
     }
 
-    fn passes_over(&self, device: &Device) -> Option<String> {
-        if device.isa != adapter::SOFTWARE {
+    fn passes_over(&self, device: &DeviceInfo) -> Option<String> {
+        if device.kind != DeviceKind::Software {
             return None;
         }
-        // What draws pictures in software is large, and is not to stay in memory for nothing.
+        // What draws images in software is large, and is not to stay in memory for nothing.
         adapter::forget_adapters(self.api);
         Some(format!("{} is no GPU, but software", device.name))
     }
 
-    fn preferred_chunk(&self) -> u32 {
-        let adapters = self.api.adapters(self.switches).unwrap_or_default();
-        let of = |a: &Adapter| chunk(&a.device(), a.abilities.max_binding);
-        adapters.first().map_or(PLAIN_CHUNK, of)
+    fn open(&self, id: &DeviceId) -> Result<Box<dyn Device>> {
+        Ok(Box::new(self.device(id)?))
+    }
+}
+
+impl WgpuDevice {
+    /// The GPU itself. One that was lost may be there again, but not as the adapter that was known.
+    fn gpu(&self, options: &LoadOptions) -> Result<Arc<Gpu>> {
+        let folder = options.pack_cache.as_deref();
+        let api = self.backend.api;
+        Gpu::open(api, &self.adapter, folder).or_else(|_| {
+            adapter::forget_adapters(api);
+            let again = self.backend.device(&self.info.id)?;
+            Gpu::open(api, &again.adapter, folder)
+        })
     }
 
-    fn missing_ops(&self, program: &Program, method: &str) -> Vec<&'static str> {
-        let Some(method) = program.methods().get(method) else { return Vec::new() };
-        let n_inputs = method.graph.inputs.len();
-        let lacks = |node: &&lapidary_program::Node| match &node.op {
-            // The host gathers rows and makes angles, and knows only what it is fed.
-            Op::Embed { .. } => node.inputs.iter().any(|id| id.index() >= n_inputs),
-            Op::Rope(_) | Op::AxialRope(_) => {
-                node.inputs.iter().skip(1).any(|id| id.index() >= n_inputs)
+    fn most_pages(&self, compiled: &Compiled) -> Vec<u32> {
+        let most = self.adapter.abilities.max_binding;
+        cache::max_pages(&compiled.caches, compiled.groups.len(), most)
+    }
+
+    /// A compiled program, with its tables on the device if they fit there.
+    fn compiled(&self, program: &Program, options: &LoadOptions) -> Compiled {
+        let abilities = &self.adapter.abilities;
+        let of = |tables| Compiled::new(program, options, abilities, (Fusing::On, tables), None);
+        if abilities.tables {
+            let compiled = of(Tables::Device);
+            let plan = plan_of(&compiled, program);
+            let is_small = table_bytes(program, options) <= SMALL_TABLES;
+            let is_own = self.info.kind == DeviceKind::Discrete;
+            let fits = self.info.available_bytes.is_none_or(|bytes| plan.total() <= bytes);
+            if fits && (is_own || is_small) {
+                return compiled;
             }
-            _ => false,
-        };
-        let mut kinds: Vec<_> =
-            method.graph.nodes.iter().filter(lacks).map(|node| node.op.kind()).collect();
-        kinds.sort_unstable();
-        kinds.dedup();
-        kinds
+        }
+        of(Tables::Host)
+    }
+}
+
+/// Bytes of the tables whose rows methods look up.
+fn table_bytes(program: &Program, options: &LoadOptions) -> u64 {
+    let methods = program.methods().iter().filter(|(name, _)| options.wants(name));
+    let nodes = methods.flat_map(|(_, method)| &method.graph.nodes);
+    let mut tables: Vec<&str> = nodes
+        .filter_map(|node| match &node.op {
+            Op::Embed { weight, .. } => Some(weight.as_str()),
+            _ => None,
+        })
+        .collect();
+    tables.sort_unstable();
+    tables.dedup();
+    tables.into_iter().map(|name| program.weights()[name].size_bytes()).sum()
+}
+
+fn plan_of(compiled: &Compiled, program: &Program) -> MemoryPlan {
+    let Compiled { arena, methods, planned, spans, .. } = compiled;
+    MemoryPlan {
+        weights: compiled.weights.size_bytes(program),
+        kv: compiled.caches.iter().map(CacheShape::size_bytes).sum(),
+        activations: Arena::size_bytes(arena, methods, *planned, *spans)
+            + engine::top_bytes(compiled),
+    }
+}
+
+impl Device for WgpuDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn limits(&self, program: &Program, wishes: &Wishes) -> CallLimits {
+        let device_type = self.adapter.raw.get_info().device_type;
+        let max_binding = self.adapter.abilities.max_binding;
+        CallLimits::new(program, chunk(device_type, self.info.total_bytes, max_binding), wishes)
+    }
+
+    /// Every op has a kernel that needs nothing, or is the host's business.
+    fn missing_ops(&self, _program: &Program, _method: &str) -> Vec<&'static str> {
+        Vec::new()
+    }
+
+    fn max_pages(&self, program: &Program, options: &LoadOptions) -> Option<Vec<u32>> {
+        Some(self.most_pages(&self.compiled(program, options)))
     }
 
     fn plan(&self, program: &Program, options: &LoadOptions) -> Result<MemoryPlan> {
-        let adapters = self.api.adapters(self.switches)?;
-        let compiled = Compiled::new(program, options, &adapters[0].abilities, Fusing::On, None);
-        Ok(MemoryPlan {
-            weights: compiled.weights.size_bytes(program)?,
-            kv: compiled.caches.iter().map(CacheShape::size_bytes).sum(),
-            activations: Room::size_bytes(&compiled.room, &compiled.methods, compiled.planned)
-                + engine::largest_bytes(&compiled),
-        })
+        let compiled = self.compiled(program, options);
+        cache::check_pools(options, &self.most_pages(&compiled), &self.info.name)?;
+        Ok(plan_of(&compiled, program))
     }
 
     fn load(
         &self,
         program: &Arc<Program>,
-        device: &Device,
         options: &LoadOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Box<dyn Engine>> {
-        let gpu = match self.open(device, options) {
-            Ok(gpu) => gpu,
-            // A device that was lost may be there again, but not behind the adapter that was known.
-            Err(_) => {
-                adapter::forget_adapters(self.api);
-                self.open(device, options)?
-            }
-        };
-        Ok(Box::new(WgpuEngine::new(program.clone(), options.clone(), gpu, progress)?))
+        let compiled = self.compiled(program, options);
+        cache::check_pools(options, &self.most_pages(&compiled), &self.info.name)?;
+        let tables = compiled.tables;
+        let gpu = self.gpu(options)?;
+        let (program, options) = (program.clone(), options.clone());
+        Ok(Box::new(WgpuEngine::new(program, options, gpu, tables, progress)?))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use lapidary_backend::Device;
+    use wgpu::DeviceType;
 
     #[test]
     fn a_large_gpu_takes_long_chunks() {
-        let of = |kind: &str, gib: Option<u64>, binding| {
-            let total_bytes = gib.map(|gib| gib << 30);
-            let device = Device {
-                name: "a GPU".to_string(),
-                isa: kind.to_string(),
-                available_bytes: None,
-                total_bytes,
-            };
-            super::chunk(&device, binding)
-        };
-        assert_eq!(of("discrete", Some(141), 1 << 31), 2048);
-        assert_eq!(of("discrete", None, 1 << 31), 2048);
-        assert_eq!(of("discrete", Some(4), 1 << 31), 512);
-        assert_eq!(of("discrete", Some(24), 128 << 20), 512);
-        assert_eq!(of("integrated", Some(16), 1 << 31), 256);
-        assert_eq!(of("software", Some(16), 1 << 27), 64);
+        let of =
+            |kind, gib: Option<u64>, binding| super::chunk(kind, gib.map(|gib| gib << 30), binding);
+        assert_eq!(of(DeviceType::DiscreteGpu, Some(141), 1 << 31), 2048);
+        assert_eq!(of(DeviceType::DiscreteGpu, None, 1 << 31), 2048);
+        assert_eq!(of(DeviceType::DiscreteGpu, Some(4), 1 << 31), 512);
+        assert_eq!(of(DeviceType::DiscreteGpu, Some(24), 128 << 20), 512);
+        assert_eq!(of(DeviceType::IntegratedGpu, Some(16), 1 << 31), 256);
+        assert_eq!(of(DeviceType::Cpu, Some(16), 1 << 27), 64);
     }
 }

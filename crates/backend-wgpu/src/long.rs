@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::sync::Arc;
 
-use lapidary_backend::{Engine, Feed, LoadOptions, Outputs};
+use lapidary_backend::{
+    Call, CallLimits, Engine, Feed, LoadOptions, PageId, PageTable, Results, Span, Wanted,
+};
 use lapidary_program::{
     AttentionSpec, DType, Description, GraphBuilder, MemoryStore, Metadata, Method, Op, Program,
     SamplingDefaults, StateDecl, Sym, ValueType, WeightDecl, input,
 };
 
 use crate::adapter::{Api, Switches};
+use crate::compile::Tables;
 use crate::device::Gpu;
 use crate::engine::WgpuEngine;
 
@@ -40,8 +43,6 @@ fn program() -> Arc<Program> {
     let mut graph = GraphBuilder::new(&weights, &states);
     let indices = || ValueType::indices(Sym::Tokens);
     let tokens = graph.input(input::TOKENS, indices());
-    let slots = graph.input(input::SLOTS, indices());
-    let positions = graph.input(input::POSITIONS, indices());
     let rows = graph.input(input::ROWS, ValueType::indices(Sym::Rows));
     let embed =
         Op::Embed { weight: "embed".into(), scale: 4.0, start: 0, stride: 1, soft_id: None };
@@ -54,7 +55,7 @@ fn program() -> Arc<Program> {
         let [q, k, v] = ["q", "k", "v"].map(|weight| linear(weight, x));
         let name = state.name.as_str();
         let write = Op::KvWrite { state: name.into() };
-        graph.node(format!("kv {name}"), write, &[k, v, slots, positions]).unwrap();
+        graph.node(format!("kv {name}"), write, &[k, v]).unwrap();
         let spec = AttentionSpec {
             n_heads: 1,
             n_kv_heads: 1,
@@ -62,9 +63,10 @@ fn program() -> Arc<Program> {
             scale: 1.0,
             window: state.window,
             bidirectional: false,
+            own_key: true,
         };
         let attention = Op::Attention { state: name.into(), spec };
-        let seen = graph.node(name, attention, &[q, slots, positions]).unwrap();
+        let seen = graph.node(name, attention, &[q]).unwrap();
         x = graph.node(format!("sum {name}"), Op::Add, &[x, seen]).unwrap();
     }
     let x = graph.node("rows", Op::GatherRows, &[x, rows]).unwrap();
@@ -85,29 +87,33 @@ fn program() -> Arc<Program> {
         add_bos: false,
         sampling: SamplingDefaults::default(),
         media: Default::default(),
+        answer: None,
     };
     let description = Description { metadata, states, methods, weights };
     Arc::new(Program::new(description, BTreeMap::new(), Arc::new(store)).unwrap())
 }
 
-/// The logits behind a long prompt that is fed in chunks.
+/// The logits after a long prompt that is fed in chunks.
 fn last_logits(engine: &mut WgpuEngine, chunk: usize) -> Vec<f32> {
     let tokens: Vec<i32> = (0..PROMPT).map(|i| ((i * i + 3 * i) % VOCAB) as i32).collect();
-    let mut outputs = Outputs::default();
+    let pages: Vec<PageId> = (0..PROMPT.div_ceil(128) as u32).map(PageId).collect();
+    // The window's pages are taken in turn: there are no more than one call needs.
+    let near = engine.options().pages[1];
+    let turns: Vec<PageId> = pages.iter().map(|page| PageId(page.0 % near)).collect();
+    let tables = [&pages, &turns].map(|pages| PageTable { first: 0, pages });
+    let mut results = Results::default();
     for (i, part) in tokens.chunks(chunk).enumerate() {
-        let slots = vec![0; part.len()];
-        let positions: Vec<i32> = (0..part.len()).map(|t| (i * chunk + t) as i32).collect();
-        let is_last = (i + 1) * chunk >= PROMPT;
-        let rows = if is_last { vec![part.len() as i32 - 1] } else { vec![] };
-        let feeds = [
-            Feed::i32(input::TOKENS, part),
-            Feed::i32(input::SLOTS, &slots),
-            Feed::i32(input::POSITIONS, &positions),
-            Feed::i32(input::ROWS, &rows),
-        ];
-        engine.run("forward", &feeds, &mut outputs).unwrap();
+        let rows = if (i + 1) * chunk >= PROMPT { vec![part.len() as i32 - 1] } else { vec![] };
+        let call = Call {
+            method: "forward",
+            feeds: &[Feed::i32(input::TOKENS, part), Feed::i32(input::ROWS, &rows)],
+            spans: &[Span { start: (i * chunk) as u32, len: part.len() as u32, tables: &tables }],
+            wants: &[Wanted::whole("logits")],
+            ..Call::default()
+        };
+        engine.run(&call, &mut results).unwrap();
     }
-    outputs.get("logits").unwrap().data.clone()
+    results.get("logits").unwrap().data.clone()
 }
 
 #[test]
@@ -124,13 +130,17 @@ fn long_prompts_are_cut_into_submissions_of_bounded_work() {
     let gpu = Gpu::open(Api::Vulkan, &adapters[0], None).unwrap();
     let mut results = Vec::new();
     for chunk in [2048, 500] {
+        let program = program();
+        let limits = CallLimits { chunk: chunk as u32, tokens: chunk as u32, block: 1 };
         let options = LoadOptions {
             max_context: PROMPT as u32,
-            max_chunk: chunk as u32,
-            n_slots: 1,
+            n_sequences: 1,
+            limits,
+            pages: limits.pages(&program, PROMPT as u32, 1),
             ..LoadOptions::default()
         };
-        let mut engine = WgpuEngine::new(program(), options, gpu.clone(), &mut |_, _| {}).unwrap();
+        let loaded = WgpuEngine::new(program, options, gpu.clone(), Tables::Host, &mut |_, _| {});
+        let mut engine = loaded.unwrap();
         // As if the device were slow, so that calls are cut; it then learns how fast it is.
         gpu.speed.set(2e7);
         gpu.speed.noted.lock().unwrap().clear();

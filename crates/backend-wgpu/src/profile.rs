@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use lapidary_backend::Result;
 
 use crate::device::Gpu;
-use crate::step::{Bound, Dispatch};
+use crate::step::{Binding, Dispatch};
 
 /// Asks for times.
 pub(crate) const VARIABLE: &str = "LAPIDARY_GPU_PROFILE";
@@ -139,8 +139,8 @@ impl Profile {
         rows: usize,
         multiplications: u64,
     ) -> wgpu::ComputePass<'a> {
-        let bytes = kernel.bound.iter().map(|(bound, _)| match bound {
-            Bound::Section(_, _, size) => *size,
+        let bytes = kernel.bindings.iter().map(|(binding, _)| match binding {
+            Binding::Section(_, _, size) => *size,
             _ => 0,
         });
         let share = Share { n: 1, nanoseconds: 0.0, bytes: bytes.sum(), multiplications };

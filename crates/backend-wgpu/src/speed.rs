@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use lapidary_backend::Result;
 
+use crate::arena::{MAX_LENS, PARAMS_BYTES};
 use crate::device::{Access, Gpu};
-use crate::room::{MAX_LENS, PARAMS_BYTES};
 use crate::shader::Shader;
 
 /// What one submission should take.
@@ -80,54 +80,6 @@ impl Speed {
 
     pub(crate) fn set(&self, rate: f64) {
         self.rate.store((rate as u64).max(1), Ordering::Relaxed);
-    }
-}
-
-/// Work that the device was given and may not have done yet: that of one call, or of two.
-#[derive(Debug, Default)]
-pub(crate) struct Running {
-    before: Option<Given>,
-    now: Option<Given>,
-}
-
-#[derive(Debug)]
-struct Given {
-    last: wgpu::SubmissionIndex,
-    since: Instant,
-    work: u64,
-}
-
-impl Running {
-    /// More work of this call.
-    pub(crate) fn add(&mut self, last: wgpu::SubmissionIndex, work: u64) {
-        let (since, before) = match self.now.take() {
-            Some(now) => (now.since, now.work),
-            None => (Instant::now(), 0),
-        };
-        self.now = Some(Given { last, since, work: before.saturating_add(work) });
-    }
-
-    /// Another call may come: waits for the one before this.
-    pub(crate) fn next(&mut self, gpu: &Gpu) -> Result<()> {
-        if let Some(Given { last, since, work }) = self.before.take() {
-            gpu.wait_for(last)?;
-            gpu.speed.learn(work, since.elapsed());
-            if let Some(now) = &mut self.now {
-                now.since = Instant::now();
-            }
-        }
-        self.before = self.now.take();
-        Ok(())
-    }
-
-    /// All is done.
-    pub(crate) fn end(&mut self, gpu: &Gpu) {
-        let [before, now] = [self.before.take(), self.now.take()];
-        let work = [&before, &now].into_iter().flatten().map(|given| given.work);
-        let work = work.fold(0, u64::saturating_add);
-        if let Some(first) = before.or(now) {
-            gpu.speed.learn(work, first.since.elapsed());
-        }
     }
 }
 

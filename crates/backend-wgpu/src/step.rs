@@ -4,6 +4,7 @@
 //! kernel that a program asks for.
 
 use lapidary_backend::Sizes;
+use lapidary_backend_kit::Purposes;
 use lapidary_program::{Dim, Sym};
 
 use crate::device::Access;
@@ -35,16 +36,49 @@ pub(crate) struct Output {
     pub indices: bool,
 }
 
+impl Output {
+    /// Whether tokens may be drawn from its rows.
+    pub(crate) fn is_drawn_from(&self) -> bool {
+        !self.indices && is_asked(self.value.rows) && self.value.buffer().is_some()
+    }
+}
+
 /// What stands in one region of the feeds.
 pub(crate) struct FeedSpec {
-    pub rows: Dim,
+    pub rows: FeedRows,
     pub channels: usize,
     pub source: HostFeed,
+}
+
+/// How many rows a feed has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FeedRows {
+    Of(Dim),
+    /// As many as a call has spans.
+    Spans,
+}
+
+impl FeedSpec {
+    /// Numbers of it in a call of such sizes, with so many spans.
+    pub(crate) fn len(&self, sizes: Sizes, spans: usize) -> usize {
+        let rows = match self.rows {
+            FeedRows::Of(rows) => sizes.len(rows),
+            FeedRows::Spans => spans,
+        };
+        rows * self.channels
+    }
+
+    /// Whether its rows are the asked ones.
+    pub(crate) fn is_asked(&self) -> bool {
+        matches!(self.rows, FeedRows::Of(rows) if is_asked(rows))
+    }
 }
 
 /// One op of the graph, or several that are done at once.
 pub(crate) struct Step {
     pub nodes: Vec<usize>,
+    /// What it is for.
+    pub purposes: Purposes,
     pub dispatches: Vec<Dispatch>,
     /// The `f32` values that it makes; with nodes that are not fused, one for each that makes one.
     pub shown: Vec<Value>,
@@ -55,7 +89,7 @@ pub(crate) struct Dispatch {
     pub shader: Shader,
     /// What the kernel's `Params` hold.
     pub words: Vec<u32>,
-    pub bound: Vec<(Bound, Access)>,
+    pub bindings: Vec<(Binding, Access)>,
     pub grid: Grid,
     /// Lengths of which the kernel is meant for some only.
     pub when: Option<When>,
@@ -83,7 +117,7 @@ pub(crate) enum Keys {
 
 /// A buffer, or part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bound {
+pub(crate) enum Binding {
     Value(Place),
     Vector(VectorId),
     Shard(ShardId),
@@ -226,8 +260,8 @@ impl CompiledMethod {
     pub(crate) fn read_feeds(&self) -> Vec<bool> {
         let mut read = vec![false; self.feeds.len()];
         let kernels = self.steps.iter().flat_map(|step| &step.dispatches);
-        for (bound, _) in kernels.flat_map(|kernel| &kernel.bound) {
-            if let Bound::Value(Place::Feed(feed)) = bound {
+        for (binding, _) in kernels.flat_map(|kernel| &kernel.bindings) {
+            if let Binding::Value(Place::Feed(feed)) = binding {
                 read[*feed] = true;
             }
         }

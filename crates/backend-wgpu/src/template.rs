@@ -9,7 +9,7 @@
 //! - `$(EXPR)` becomes the value.
 //!
 //! Expressions are integers, names, `( )`, `!`, `* / %`, `+ -`, comparisons, `&&` and `||`.
-//! A name that is not defined is 0 behind `#if`, so that switches need not be named to be off.
+//! A name that is not defined is 0 after `#if`, so that switches need not be named to be off.
 
 use std::collections::HashMap;
 
@@ -115,8 +115,8 @@ impl Expander<'_> {
 /// Lines with their numbers.
 type Lines<'a> = &'a [(usize, &'a str)];
 
-/// The lines of a directive that starts before `from`, those behind its `#else`, and the index
-/// behind its end.
+/// The lines of a directive that starts before `from`, those after its `#else`, and the index
+/// after its end.
 fn inside<'a>(
     lines: Lines<'a>,
     from: usize,

@@ -2,21 +2,18 @@
 //!
 //! A *matrix* is multiplied with activations. It lies in one buffer or, above the largest binding,
 //! in several of whole rows: its shards. Those of `linear` are packed (`linear/form.rs`), and several
-//! that read the same activations may stand in one buffer; all others are as they are stored. A *vector* is small and made `f32`; all vectors share one
-//! buffer. Everything is written a few rows at a time, and the queue is waited for now and then, so
-//! that no more than a few weights' bytes are on the way at once.
+//! that read the same activations may stand in one buffer; all others are as they are stored. A
+//! *vector* is small and made `f32`; all vectors share one buffer. Everything is written a few rows at
+//! a time, and the queue is waited for now and then, so that no more than a few weights' bytes are on
+//! the way at once.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
-use lapidary_backend::{Error, Result};
-use lapidary_program::{
-    DType, Encoding, MemoryStore, Part, Program, ScaleFormat, Weight, WeightDecl, WeightStore,
-};
+use lapidary_backend::Result;
+use lapidary_backend_kit::{Derived, RowSource, Table, token_ids};
+use lapidary_program::{DType, Encoding, Part, Program, ScaleFormat, WeightDecl};
 
-use crate::derived::Derived;
 use crate::device::Gpu;
-use crate::host::{Table, is_made_whole};
 use crate::linear::{PackedForm, TILE_ROWS, pack_rows};
 
 /// The number of a matrix.
@@ -41,11 +38,46 @@ const ALIGN: u64 = 256;
 
 /// The weights that compiled methods refer to.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Wanted {
+pub(crate) struct WeightPlan {
     matrices: Vec<MatrixSpec>,
-    vectors: Vec<Derived>,
+    vectors: Vec<Vector>,
     tables: Vec<String>,
     max_shard: u64,
+}
+
+/// A small weight as kernels read it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Vector {
+    Derived(Derived),
+    /// `i64` ids as `u32`.
+    TokenIds(String),
+}
+
+impl Vector {
+    fn weight(&self) -> &String {
+        match self {
+            Vector::Derived(derived) => &derived.weight,
+            Vector::TokenIds(weight) => weight,
+        }
+    }
+
+    fn size_bytes(&self, program: &Program) -> u64 {
+        match self {
+            Vector::Derived(derived) => derived.size_bytes(program),
+            Vector::TokenIds(weight) => program.weights()[weight].n_elements() as u64 * 4,
+        }
+    }
+
+    fn make(&self, program: &Program) -> Result<Vec<u8>> {
+        Ok(match self {
+            Vector::Derived(derived) => {
+                derived.make(program)?.iter().flat_map(|x| x.to_le_bytes()).collect()
+            }
+            Vector::TokenIds(weight) => {
+                token_ids(program, weight)?.iter().flat_map(|id| id.to_le_bytes()).collect()
+            }
+        })
+    }
 }
 
 /// A matrix on the device.
@@ -148,10 +180,10 @@ impl RawLayout {
     }
 }
 
-impl Wanted {
+impl WeightPlan {
     /// Weights in buffers of so many bytes at most.
     pub(crate) fn new(max_shard: u64) -> Self {
-        Wanted { matrices: vec![], vectors: vec![], tables: vec![], max_shard }
+        WeightPlan { matrices: vec![], vectors: vec![], tables: vec![], max_shard }
     }
 
     /// A matrix whose shards hold whole runs of `unit` rows.
@@ -214,10 +246,10 @@ impl Wanted {
         &self.matrices[id.0].shards
     }
 
-    pub(crate) fn vector(&mut self, derived: Derived) -> VectorId {
-        let known = self.vectors.iter().position(|v| *v == derived);
+    pub(crate) fn vector(&mut self, vector: Vector) -> VectorId {
+        let known = self.vectors.iter().position(|v| *v == vector);
         VectorId(known.unwrap_or_else(|| {
-            self.vectors.push(derived);
+            self.vectors.push(vector);
             self.vectors.len() - 1
         }))
     }
@@ -240,7 +272,7 @@ impl Wanted {
     }
 
     /// Bytes that `load` takes and keeps.
-    pub(crate) fn size_bytes(&self, program: &Program) -> Result<u64> {
+    pub(crate) fn size_bytes(&self, program: &Program) -> u64 {
         let mut bytes = self.vector_places(program).1;
         for matrix in &self.matrices {
             let decl = &program.weights()[&matrix.names[0]];
@@ -250,12 +282,7 @@ impl Wanted {
             });
             bytes += shards.sum::<u64>();
         }
-        for name in &self.tables {
-            if is_made_whole(program, name)? {
-                bytes += program.weights()[name].size_bytes();
-            }
-        }
-        Ok(bytes)
+        bytes + self.tables.iter().map(|name| Table::size_bytes(program, name)).sum::<u64>()
     }
 
     /// Writes the weights to the device, one at a time.
@@ -267,7 +294,7 @@ impl Wanted {
     ) -> Result<Weights> {
         let stored = |name: &String| program.weights()[name].size_bytes();
         let names = self.matrices.iter().flat_map(|m| &m.names);
-        let total = names.chain(self.vectors.iter().map(|v| &v.weight)).map(stored).sum();
+        let total = names.chain(self.vectors.iter().map(Vector::weight)).map(stored).sum();
         let mut done = 0;
         progress(done, total);
         let mut told = |name: &String| {
@@ -281,7 +308,7 @@ impl Wanted {
         let vectors = gpu.buffer("vectors", size, usage)?;
         for (vector, place) in self.vectors.iter().zip(&places) {
             staging.write(&vectors, place.start, vector.make(program)?)?;
-            told(&vector.weight);
+            told(vector.weight());
         }
         let mut shards = Vec::new();
         for matrix in &self.matrices {
@@ -301,7 +328,7 @@ impl MatrixSpec {
     fn load(&self, program: &Program, staging: &mut Staging<'_>) -> Result<Vec<wgpu::Buffer>> {
         let name = &self.names[0];
         let decl = &program.weights()[name];
-        let source = RowSource::open(program, name, decl)?;
+        let source = RowSource::open(program, name)?;
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
         let mut buffers = Vec::new();
         for rows in &self.shards {
@@ -340,8 +367,7 @@ impl MatrixSpec {
             let buffer = staging.gpu.buffer(&self.names[0], sections.size_bytes(), usage)?;
             for span in self.spans(program, shard) {
                 let name = &self.names[span.weight];
-                let decl = &program.weights()[name];
-                let source = RowSource::open(program, name, decl)?;
+                let source = RowSource::open(program, name)?;
                 for start in (0..span.n_rows).step_by(block) {
                     let end = (start + block).min(span.n_rows);
                     let rows = source.rows(span.first + start..span.first + end)?;
@@ -432,49 +458,4 @@ impl Staging<'_> {
         self.gpu.queue.submit([]);
         self.gpu.wait()
     }
-}
-
-/// A weight whose rows are asked for in small ranges.
-struct RowSource<'a> {
-    name: &'a str,
-    decl: &'a WeightDecl,
-    store: Held<'a>,
-}
-
-enum Held<'a> {
-    Lent(&'a dyn WeightStore),
-    /// What a store could only make whole.
-    Made(MemoryStore),
-}
-
-impl<'a> RowSource<'a> {
-    fn open(program: &'a Program, name: &'a str, decl: &'a WeightDecl) -> Result<Self> {
-        let store = program.store().as_ref();
-        let lent = RowSource { name, decl, store: Held::Lent(store) };
-        if store.make_row_parts(name, decl, 0..1.min(decl.rows())).is_some() {
-            return Ok(lent);
-        }
-        let parts = store.parts(name, decl)?;
-        if parts.iter().all(|(_, bytes)| matches!(bytes, Cow::Borrowed(_))) {
-            return Ok(lent);
-        }
-        let mut made = MemoryStore::new();
-        for (part, bytes) in parts {
-            made.insert(name, part, bytes.into_owned());
-        }
-        Ok(RowSource { name, decl, store: Held::Made(made) })
-    }
-
-    fn rows(&self, rows: Range<usize>) -> Result<Weight<'_>> {
-        let store: &dyn WeightStore = match &self.store {
-            Held::Lent(store) => *store,
-            Held::Made(store) => store,
-        };
-        Ok(Weight::fetch_rows(self.name, self.decl, store, rows)?)
-    }
-}
-
-/// A message for what can't be held in memory.
-pub(crate) fn too_large(name: &str) -> Error {
-    Error::OutOfMemory(format!("can't allocate room for `{name}`"))
 }

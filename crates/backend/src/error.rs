@@ -18,6 +18,14 @@ pub enum Error {
         /// What there is.
         known: String,
     },
+    /// There is no such device.
+    #[error("there is no device `{id}`; this machine has {known}")]
+    UnknownDevice {
+        /// What was asked for.
+        id: String,
+        /// What there is.
+        known: String,
+    },
     /// The backend can't be used on this machine.
     #[error("backend `{backend}` can't be used here: {reason}")]
     Unavailable {
@@ -44,6 +52,12 @@ pub enum Error {
         /// What is wrong.
         what: String,
     },
+    /// The call was told to stop.
+    #[error("stopped")]
+    Stopped,
+    /// The ticket is not one of this engine's, or its results were taken.
+    #[error("there is no call {0} under way")]
+    UnknownTicket(u64),
     /// The device failed.
     #[error("device failed: {0}")]
     Device(String),

@@ -4,14 +4,14 @@ use std::fmt;
 
 use lapidary_program::Program;
 
-use crate::{Device, Error, LoadOptions, Result, Sizes};
+use crate::{DeviceInfo, Error, LoadOptions, PAGE, Result};
 
 /// Bytes that a loaded program takes, by part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryPlan {
     /// Packed weights.
     pub weights: u64,
-    /// KV caches of all slots.
+    /// The pages of all KV caches.
     pub kv: u64,
     /// Activations and scratch of one call.
     pub activations: u64,
@@ -23,56 +23,15 @@ impl MemoryPlan {
         self.weights.saturating_add(self.kv).saturating_add(self.activations)
     }
 
-    /// Bytes of all KV caches, `element_bytes` per number.
+    /// Bytes of all KV pages, `element_bytes` per number.
     pub fn kv_bytes(program: &Program, options: &LoadOptions, element_bytes: u64) -> u64 {
-        program.states().iter().fold(0u64, |sum, s| {
-            let positions = u64::from(s.capacity(options.max_context, options.max_chunk));
-            let slots = u64::from(options.n_slots);
-            let one = s.channels().saturating_mul(2).saturating_mul(element_bytes);
-            sum.saturating_add(one.saturating_mul(positions).saturating_mul(slots))
-        })
-    }
-
-    /// An upper bound of the activations of one call: the widest values of any method, times the
-    /// number of values that are alive at once, plus the logits of `rows` rows.
-    pub fn activation_bytes(program: &Program, options: &LoadOptions) -> u64 {
-        let sizes = Sizes::planned(options);
-        let wanted = program.methods().iter().filter(|(name, _)| options.wants(name));
-        wanted.fold(0u64, |worst, (_, m)| {
-            let mut last_use = vec![0usize; m.types().len()];
-            let (firsts, _) = m.graph.first_outputs();
-            for (i, node) in m.graph.nodes.iter().enumerate() {
-                for id in &node.inputs {
-                    last_use[id.index()] = i;
-                }
-            }
-            for out in &m.graph.outputs {
-                last_use[out.value.index()] = m.graph.nodes.len();
-            }
-            let bytes = |v: usize| {
-                let t = &m.types()[v];
-                let len = sizes.len_of(t) as u64;
-                len.saturating_mul(t.channels() as u64).saturating_mul(4)
-            };
-            let mut alive: u64 = (0..m.graph.inputs.len()).map(bytes).sum();
-            let mut peak = alive;
-            for (i, node) in m.graph.nodes.iter().enumerate() {
-                let first = firsts[i].index();
-                let made = first..first + node.op.n_outputs();
-                alive += made.clone().map(bytes).sum::<u64>();
-                peak = peak.max(alive);
-                let mut done: Vec<usize> = node
-                    .inputs
-                    .iter()
-                    .map(|v| v.index())
-                    .chain(made)
-                    .filter(|v| last_use[*v] <= i)
-                    .collect();
-                done.sort_unstable();
-                done.dedup();
-                alive = alive.saturating_sub(done.into_iter().map(bytes).sum());
-            }
-            worst.max(peak)
+        let states = program.states();
+        let groups = program.kv_groups().iter().enumerate();
+        groups.fold(0u64, |sum, (g, group)| {
+            let channels: u64 = group.states.iter().map(|s| states[*s].channels()).sum();
+            let positions = options.pages_of(g) as u64 * PAGE as u64;
+            let one = channels.saturating_mul(2).saturating_mul(element_bytes);
+            sum.saturating_add(one.saturating_mul(positions))
         })
     }
 }
@@ -93,7 +52,7 @@ impl fmt::Display for MemoryPlan {
 pub fn fit(
     plan: &MemoryPlan,
     program: &Program,
-    device: &Device,
+    device: &DeviceInfo,
     options: &LoadOptions,
 ) -> Result<()> {
     let Some(have) = device.available_bytes else { return Ok(()) };
@@ -105,7 +64,7 @@ pub fn fit(
         if fixed < have { shorter_context(program, options, plan, have - fixed) } else { None };
     let first = match context {
         Some(n) => format!("--ctx {n}"),
-        None if options.n_slots > 1 => "fewer slots".to_string(),
+        None if options.n_sequences > 1 => "fewer sequences at once".to_string(),
         None => "a smaller model".to_string(),
     };
     // Four bits help where weights are most of the need and are not so small already.
@@ -135,7 +94,8 @@ fn shorter_context(
     let full = MemoryPlan::kv_bytes(program, options, 4).max(1);
     let mut n = options.max_context / 2;
     while n >= 256 {
-        let shorter = LoadOptions { max_context: n, ..options.clone() };
+        let pages = options.limits.pages(program, n, options.n_sequences);
+        let shorter = LoadOptions { max_context: n, pages, ..options.clone() };
         let kv = MemoryPlan::kv_bytes(program, &shorter, 4);
         if (kv as f64) * (plan.kv as f64 / full as f64) <= room as f64 {
             return Some(n);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use lapidary_program::{
     AttentionSpec, DType, Encoding, Graph, GraphBuilder, Metadata, Method, Op, StateDecl, Sym,
-    ValueId, ValueType, WeightDecl, input, method,
+    ValueId, ValueType, WeightDecl, input, method, output,
 };
 
 use crate::config::{DraftConfig, EmbedScale, LayerConfig, TextConfig};
@@ -26,7 +26,7 @@ pub struct Built {
 }
 
 /// Builds `forward`, `draft` where there is a drafter, and `vision` and `audio` where there are
-/// towers. Of the metadata, the padding and what is said of pictures and sound matter here.
+/// towers. Of the metadata, the padding and what is said of images and audio matter here.
 pub fn build(
     text: &TextConfig,
     draft: Option<&DraftConfig>,
@@ -49,33 +49,27 @@ pub fn build(
     if let (Some(tower), Some(image)) = (&towers.vision, &metadata.media.image) {
         add(method::VISION, max_patches(image), vision(tower, weights)?);
     }
-    if let (Some(tower), Some(sound)) = (&towers.audio, &metadata.media.audio) {
-        add(method::AUDIO, max_frames(sound), audio(tower, weights)?);
+    if let (Some(tower), Some(spec)) = (&towers.audio, &metadata.media.audio) {
+        add(method::AUDIO, max_frames(spec), audio(tower, weights)?);
     }
     Ok(Built { methods, states })
 }
 
 /// One cache per layer that owns its keys and values.
+///
+/// A drafter looks further back than its target. All sliding caches are then as wide as it needs,
+/// not only those that it reads: caches of one window share their pages.
 fn states(text: &TextConfig, draft: Option<&DraftConfig>) -> Result<Vec<StateDecl>> {
-    let mut states = Vec::new();
-    for (i, l) in text.layers.iter().enumerate() {
-        if !l.owns_kv(i) {
-            continue;
-        }
-        // A drafter looks one key further back than its target; the cache serves the widest.
-        let read_by_draft = draft.filter(|_| text.last_owner(l.kind) == Some(i));
-        let draft_window = read_by_draft
-            .and_then(|d| d.text.layers.iter().filter_map(|dl| dl.window).max())
-            .map(draft_window);
-        let window = l.window.map(|w| w.max(draft_window.unwrap_or(0)));
-        states.push(StateDecl {
-            name: cache(i),
-            n_kv_heads: l.n_kv_heads,
-            head_dim: l.head_dim,
-            window: window.map(|w| w.min(text.max_position_embeddings)),
-        });
-    }
-    Ok(states)
+    let draft_layers = draft.into_iter().flat_map(|d| &d.text.layers);
+    let widest = draft_layers.filter_map(|l| l.window).max().map_or(0, draft_window);
+    let owners = text.layers.iter().enumerate().filter(|(i, l)| l.owns_kv(*i));
+    let states = owners.map(|(i, l)| StateDecl {
+        name: cache(i),
+        n_kv_heads: l.n_kv_heads,
+        head_dim: l.head_dim,
+        window: l.window.map(|w| w.max(widest).min(text.max_position_embeddings)),
+    });
+    Ok(states.collect())
 }
 
 fn cache(layer_idx: usize) -> String {
@@ -97,10 +91,6 @@ fn forward(
 ) -> Result<Graph> {
     let mut g = GraphBuilder::new(weights, states);
     let tokens = g.input(input::TOKENS, ValueType::indices(Sym::Tokens));
-    let slots = g.input(input::SLOTS, ValueType::indices(Sym::Tokens));
-    let positions = g.input(input::POSITIONS, ValueType::indices(Sym::Tokens));
-    let bidirectional = c.layers.iter().any(|l| l.bidirectional_blocks);
-    let horizons = bidirectional.then(|| g.input(input::HORIZONS, ValueType::indices(Sym::Tokens)));
     let rows = g.input(input::ROWS, ValueType::indices(Sym::Rows));
     let soft = soft_id.map(|id| Soft {
         id,
@@ -108,7 +98,6 @@ fn forward(
         rows: g.input(input::SOFT, ValueType::rows(Sym::Soft, c.hidden_size.into())),
     });
 
-    let place = Place { slots, positions, horizons };
     let mut b = Blocks { g, c, weights, prefix: String::new() };
     let scale = embed_scale(c, weights, EMBED_TOKENS, c.hidden_size)?;
     let embed = Op::embed(EMBED_TOKENS, scale);
@@ -118,8 +107,13 @@ fn forward(
     }
     let per_layer = b.per_layer_inputs(tokens, x, soft.as_ref())?;
     for (i, l) in c.layers.iter().enumerate() {
-        let source = KvUse { owned: l.owns_kv(i), state: cache(l.kv_source), window: l.window };
-        x = b.layer(i, l, x, &source, &place, per_layer)?;
+        let source = KvUse {
+            owned: l.owns_kv(i),
+            owns_keys: true,
+            state: cache(l.kv_source),
+            window: l.window,
+        };
+        x = b.layer(i, l, x, &source, per_layer)?;
     }
     let x = b.node("model.rows", Op::GatherRows, &[x, rows])?;
     let hidden = b.norm("model.norm", "model.norm", x, c.hidden_size)?;
@@ -129,8 +123,8 @@ fn forward(
     if let Some(cap) = c.final_logit_softcapping {
         logits = b.node("final_logit_softcapping", Op::SoftCap { cap }, &[logits])?;
     }
-    b.g.output("logits", logits);
-    b.g.output("hidden", hidden);
+    b.g.output(output::LOGITS, logits);
+    b.g.output(output::HIDDEN, hidden);
     Ok(b.g.finish())
 }
 
@@ -150,12 +144,9 @@ fn draft_step(
     }
     let mut g = GraphBuilder::new(weights, states);
     let tokens = g.input(input::TOKENS, ValueType::indices(Sym::Tokens));
-    let slots = g.input(input::SLOTS, ValueType::indices(Sym::Tokens));
-    let positions = g.input(input::POSITIONS, ValueType::indices(Sym::Tokens));
     let wide = u64::from(target.hidden_size);
     let previous = g.input(input::HIDDEN, ValueType::rows(Sym::Tokens, wide));
 
-    let place = Place { slots, positions, horizons: None };
     let mut b = Blocks { g, c: &d.text, weights, prefix: DRAFT_PREFIX.to_string() };
     let scale = embed_scale(target, weights, EMBED_TOKENS, target.hidden_size)?;
     let embed = Op::embed(EMBED_TOKENS, scale);
@@ -166,9 +157,13 @@ fn draft_step(
         let owner = target.last_owner(l.kind).ok_or_else(|| {
             Error::config(format!("drafter layer {i} is {:?}, the target has none", l.kind))
         })?;
-        let source =
-            KvUse { owned: false, state: cache(owner), window: l.window.map(draft_window) };
-        x = b.layer(i, l, x, &source, &place, None)?;
+        let source = KvUse {
+            owned: false,
+            owns_keys: false,
+            state: cache(owner),
+            window: l.window.map(draft_window),
+        };
+        x = b.layer(i, l, x, &source, None)?;
     }
     let y = b.norm("model.norm", "model.norm", x, d.text.hidden_size)?;
     let embedding = format!("{DRAFT_PREFIX}{EMBED_TOKENS}");
@@ -183,16 +178,9 @@ fn draft_step(
     };
     let logits = b.node("lm_head", head, &[y])?;
     let hidden = b.linear("post_projection", y)?;
-    b.g.output("logits", logits);
-    b.g.output("hidden", hidden);
+    b.g.output(output::LOGITS, logits);
+    b.g.output(output::HIDDEN, hidden);
     Ok(b.g.finish())
-}
-
-/// Where each token stands.
-struct Place {
-    slots: ValueId,
-    positions: ValueId,
-    horizons: Option<ValueId>,
 }
 
 /// Rows that take the place of embeddings.
@@ -203,9 +191,11 @@ struct Soft {
     rows: ValueId,
 }
 
-/// Which cache a layer reads, whether it writes it, and how much of it it sees.
+/// Which cache a layer reads, whether it writes it, whether its model has written it, and how much
+/// of it it sees.
 struct KvUse {
     owned: bool,
+    owns_keys: bool,
     state: String,
     window: Option<u32>,
 }
@@ -224,13 +214,12 @@ impl Blocks<'_> {
         l: &LayerConfig,
         x: ValueId,
         source: &KvUse,
-        place: &Place,
         per_layer: Option<ValueId>,
     ) -> Result<ValueId> {
         let p = layer(i);
         let hidden = self.c.hidden_size;
         let h = self.norm(&p, "input_layernorm", x, hidden)?;
-        let a = self.attention(&format!("{p}self_attn."), l, h, source, place)?;
+        let a = self.attention(&format!("{p}self_attn."), l, h, source)?;
         let a = self.norm(&p, "post_attention_layernorm", a, hidden)?;
         let x = self.add(&format!("{p}attention_residual"), x, a)?;
 
@@ -268,14 +257,13 @@ impl Blocks<'_> {
         l: &LayerConfig,
         h: ValueId,
         source: &KvUse,
-        place: &Place,
     ) -> Result<ValueId> {
         let rope = Op::Rope(l.rope);
         if source.owned {
             let k_raw = self.linear(&format!("{p}k_proj"), h)?;
             let v_raw = if l.k_eq_v { k_raw } else { self.linear(&format!("{p}v_proj"), h)? };
             let k = self.norm(p, "k_norm", k_raw, l.head_dim)?;
-            let k = self.node(&format!("{p}k_rope"), rope.clone(), &[k, place.positions])?;
+            let k = self.node(&format!("{p}k_rope"), rope.clone(), &[k])?;
             let v = if self.c.v_norm {
                 let norm = Op::RmsNorm {
                     weight: None,
@@ -288,24 +276,22 @@ impl Blocks<'_> {
                 v_raw
             };
             let write = Op::KvWrite { state: source.state.clone() };
-            self.node(&format!("{p}kv_write"), write, &[k, v, place.slots, place.positions])?;
+            self.node(&format!("{p}kv_write"), write, &[k, v])?;
         }
         let q = self.linear(&format!("{p}q_proj"), h)?;
         let q = self.norm(p, "q_norm", q, l.head_dim)?;
-        let q = self.node(&format!("{p}q_rope"), rope, &[q, place.positions])?;
-        let horizons = place.horizons.filter(|_| l.bidirectional_blocks);
+        let q = self.node(&format!("{p}q_rope"), rope, &[q])?;
         let spec = AttentionSpec {
             n_heads: l.n_heads,
             n_kv_heads: l.n_kv_heads,
             head_dim: l.head_dim,
             scale: l.attention_scale,
             window: source.window.map(|w| w.min(self.c.max_position_embeddings)),
-            bidirectional: horizons.is_some(),
+            bidirectional: source.owns_keys && l.bidirectional_blocks,
+            own_key: source.owns_keys,
         };
-        let inputs: Vec<ValueId> =
-            [q, place.slots, place.positions].into_iter().chain(horizons).collect();
         let attention = Op::Attention { state: source.state.clone(), spec };
-        let a = self.node(&format!("{p}attention"), attention, &inputs)?;
+        let a = self.node(&format!("{p}attention"), attention, &[q])?;
         self.linear(&format!("{p}o_proj"), a)
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use lapidary_program::{DType, Metadata, SamplingDefaults, blob};
 use serde_json::Value;
 
+use crate::answer::answer_format;
 use crate::config::{EmbedScale, SAMPLING};
 use crate::error::{Error, Result};
 use crate::hf_config::{self, HfConfig, ModelConfig, ids};
@@ -135,6 +136,7 @@ fn metadata(dir: &Path, config: &ModelConfig, json: &Value) -> Result<Metadata> 
         add_bos: add_bos && config.bos_id.is_some(),
         sampling: sampling(&generation)?,
         media: hf_media::read(dir, json, &config.towers)?,
+        answer: answer_format(&config.text.architecture),
     })
 }
 

@@ -1,4 +1,4 @@
-//! What a folder's processor files say of pictures, films and sound.
+//! What a folder's processor files say of images, videos and audio.
 //!
 //! New folders have one `processor_config.json` with a part for each; older ones a
 //! `preprocessor_config.json` and a `video_preprocessor_config.json`. What they leave out, and
@@ -14,7 +14,7 @@ use crate::json_fields::{Fields, narrow};
 use crate::shards::read_json;
 use crate::towers::{Audio, MediaNumbers, Towers, Vision, media};
 
-/// How the folder's pictures and sound are made ready; `config` is its `config.json`.
+/// How the folder's images and audio are made ready; `config` is its `config.json`.
 pub(crate) fn read(dir: &Path, config: &Value, towers: &Towers) -> Result<Media> {
     if towers.is_empty() {
         return Ok(Media::default());
@@ -101,23 +101,23 @@ fn numbers(files: &Files, config: &Value, towers: &Towers) -> Result<MediaNumber
     n.ids.video = top.int("video_token_id", n.ids.video)?;
     let image = files.part("image_processor", &files.flat)?;
     if let Some(vision) = &towers.vision {
-        pictures(&mut n, &image, vision)?;
+        read_images(&mut n, &image, vision)?;
     }
     let video = files.part("video_processor", &files.flat_video)?;
     n.max_frames = video.positive("num_frames", n.max_frames)?;
     n.frame_budget = video.positive("max_soft_tokens", n.frame_budget)?;
     if let Some(audio) = &towers.audio {
         let extractor = files.part("feature_extractor", &files.flat)?;
-        sound(&mut n, &extractor, audio)?;
+        read_audio(&mut n, &extractor, audio)?;
         let processor = Fields(&files.processor);
-        n.max_soft_of_sound = processor.positive("audio_seq_length", n.max_soft_of_sound)?;
+        n.max_soft_of_audio = processor.positive("audio_seq_length", n.max_soft_of_audio)?;
     }
     Ok(n)
 }
 
-fn pictures(n: &mut MediaNumbers, f: &Part<'_>, vision: &Vision) -> Result<()> {
+fn read_images(n: &mut MediaNumbers, f: &Part<'_>, vision: &Vision) -> Result<()> {
     if !f.flag("do_resize", true)? {
-        return Err(Error::config("do_resize is false; pictures are always resized here"));
+        return Err(Error::config("do_resize is false; images are always resized here"));
     }
     n.resample = match f.of("resample").get("resample").map(|v| (v, v.as_u64())) {
         None => n.resample,
@@ -192,7 +192,7 @@ fn same_in_all_channels(f: &Part<'_>, key: &str, default: f64) -> Result<f64> {
     }
 }
 
-fn sound(n: &mut MediaNumbers, f: &Part<'_>, audio: &Audio) -> Result<()> {
+fn read_audio(n: &mut MediaNumbers, f: &Part<'_>, audio: &Audio) -> Result<()> {
     n.sample_rate = f.positive("sampling_rate", n.sample_rate)?;
     let tower = match audio {
         Audio::Frames(c) => return f.agrees("audio_samples_per_token", c.len),

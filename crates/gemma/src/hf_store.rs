@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 
-use lapidary_program::{Error, FileBytes, Part, Result, WeightStore};
+use lapidary_program::{Access, Error, FileBytes, Part, Result, WeightStore};
 
 use crate::recode::Recoded;
 use crate::shards::Place;
@@ -67,8 +67,12 @@ impl WeightStore for HfStore {
             .map_err(|what| Error::Weight { weight: weight.to_string(), what })
     }
 
-    fn is_at_hand(&self, weight: &str) -> bool {
-        matches!(self.sources.get(weight), Some(Source::Stored(_)))
+    fn access(&self, weight: &str) -> Access {
+        match self.sources.get(weight) {
+            Some(Source::Stored(_)) => Access::Lent,
+            Some(Source::Recoded(_) | Source::Turned(..)) => Access::Rows,
+            Some(Source::Joined { .. }) | None => Access::Whole,
+        }
     }
 
     fn make_rows(&self, weight: &str, part: Part, rows: Range<usize>) -> Option<Vec<u8>> {

@@ -49,7 +49,7 @@ fn siglip(f: &Fields<'_>, tokens: u32) -> Result<Siglip> {
         && patches.is_multiple_of(side);
     if !fits {
         return Err(Error::config(format!(
-            "mm_tokens_per_image {tokens} of a picture of {patches} × {patches} patches"
+            "mm_tokens_per_image {tokens} of an image of {patches} × {patches} patches"
         )));
     }
     Ok(Siglip {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use lapidary_program::lap::{self, Kind};
 use lapidary_program::{Blob, Description, FileBytes, Metadata, Program, WeightDecl, WeightStore};
 
+use crate::answer::add_answer_format;
 use crate::build::build;
 use crate::config::{DraftConfig, TextConfig};
 use crate::error::{Error, Result};
@@ -101,7 +102,9 @@ pub fn open_noticing(path: &Path, options: &OpenOptions) -> Result<Opened> {
             }
             _ => {
                 refuse_mmproj(path, options, "a .lap file holds its towers itself")?;
-                return Ok(Opened { program: lap::from_bytes(bytes)?, notices });
+                let mut program = lap::from_bytes(bytes)?;
+                add_answer_format(&mut program)?;
+                return Ok(Opened { program, notices });
             }
         }
     };

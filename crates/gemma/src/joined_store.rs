@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use lapidary_program::{Part, Result, WeightDecl, WeightStore};
+use lapidary_program::{Access, Part, Result, WeightDecl, WeightStore};
 
 /// A model's weights and, beside them, those of a drafter or of towers.
 pub(crate) struct JoinedStore {
@@ -60,9 +60,9 @@ impl WeightStore for JoinedStore {
         store.make_row_parts(name, decl, rows)
     }
 
-    fn is_at_hand(&self, weight: &str) -> bool {
+    fn access(&self, weight: &str) -> Access {
         let (store, name) = self.find(weight);
-        store.is_at_hand(name)
+        store.access(name)
     }
 
     fn make_rows(&self, weight: &str, part: Part, rows: Range<usize>) -> Option<Vec<u8>> {

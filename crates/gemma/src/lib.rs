@@ -19,6 +19,7 @@ macro_rules! untrusted {
     };
 }
 
+mod answer;
 mod build;
 mod config;
 mod error;
@@ -41,10 +42,10 @@ untrusted!(mod mlx);
 untrusted!(mod mmproj);
 untrusted!(mod recode);
 untrusted!(mod shards);
-untrusted!(mod tool_call);
 untrusted!(mod torchao);
 untrusted!(mod turned);
 
+pub use answer::{add_answer_format, answer_format};
 pub use build::{Built, build};
 pub use config::{
     CentroidConfig, DraftConfig, EmbedScale, LayerConfig, LayerKind, MoeConfig, PerLayerInput,
@@ -56,4 +57,3 @@ pub use import::{
 };
 pub use mmproj::Notice;
 pub use released::{RELEASED, Released};
-pub use tool_call::{ToolCall, tool_calls};

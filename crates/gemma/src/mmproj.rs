@@ -32,7 +32,7 @@ impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Notice::MmprojTaken(path) => {
-                write!(f, "pictures and sound are read by {}", path.display())
+                write!(f, "images and audio are read by {}", path.display())
             }
             Notice::SeveralMmproj(paths) => {
                 let names: Vec<String> = paths.iter().map(|p| p.display().to_string()).collect();

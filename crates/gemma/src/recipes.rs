@@ -72,7 +72,7 @@ fn for_layers(name: &str, n_layers: usize) -> Result<Recipe> {
     };
     if kind != "bf16" {
         // Towers are small beside their models, and an error of theirs is in every row that the
-        // model gets of a picture: eight bits halve them at next to no cost, four would be seen.
+        // model gets of an image: eight bits halve them at next to no cost, four would be seen.
         // What stands at their ends, and what is not a linear, is smaller still and stays.
         let kept = (TOWER_REST.to_string(), Action::Keep);
         rules.splice(0..0, [quantised(TOWER_LINEARS, SYMMETRIC8), kept]);
@@ -80,7 +80,7 @@ fn for_layers(name: &str, n_layers: usize) -> Result<Recipe> {
     Recipe::new(name, rules)
 }
 
-/// One more than the highest number behind `layers.` in the names of the text side's weights.
+/// One more than the highest number after `layers.` in the names of the text side's weights.
 fn n_layers<'a>(names: impl Iterator<Item = &'a String>) -> usize {
     let number = |name: &str| name.split_once("layers.")?.1.split('.').next()?.parse().ok();
     let names = names.filter(|name| !is_tower_weight(name));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use lapidary_program::{DType, Metadata, Part, Program, WeightDecl, WeightStore};
 
+use crate::answer::answer_format;
 use crate::config::SAMPLING;
 use crate::error::{Error, Result};
 use crate::hf_config::{HfConfig, parse};
@@ -86,6 +87,7 @@ impl Released {
                 add_bos: true,
                 sampling: SAMPLING,
                 media: media(&config.towers, &numbers),
+                answer: answer_format(&config.text.architecture),
             },
             text: config.text,
             towers: config.towers,

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use lapidary_gemma::{Error, Imported, OpenOptions, TextConfig, hf, open};
-use lapidary_program::{DType, Encoding, Op, QuantLayout, Weight, WeightDecl, method};
+use lapidary_program::{Access, DType, Encoding, Op, QuantLayout, Weight, WeightDecl, method};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
@@ -87,7 +87,7 @@ fn mlx_folders_cover_every_width_and_group_and_are_used_in_place() {
         for (name, decl) in &imported.weights {
             let Some(layout) = layout(decl) else { continue };
             let in_place = layout.affine && !name.ends_with("gate_up_proj");
-            assert_eq!(imported.store.is_at_hand(name), in_place, "{name}");
+            assert_eq!(imported.store.access(name) == Access::Lent, in_place, "{name}");
             if layout.affine {
                 pairs.insert((layout.bits, layout.group));
             }

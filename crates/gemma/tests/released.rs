@@ -93,7 +93,7 @@ fn kv_memory_at_32k_matches_the_published_table() {
         let bytes: u64 = program
             .states()
             .iter()
-            .map(|s| u64::from(s.capacity(32 * 1024, 1)) * s.channels() * 2 * 2)
+            .map(|s| u64::from(s.window.unwrap_or(32 * 1024)) * s.channels() * 2 * 2)
             .sum();
         let got = bytes as f64 / (1024.0 * 1024.0);
         assert!((got - want).abs() < 1.0, "{name}: {got:.1} MiB, not {want}");
@@ -129,7 +129,7 @@ fn towers_have_their_published_sizes() {
 
 #[test]
 fn every_released_size_sees_and_hears_what_it_was_made_for() {
-    // (size, patches of one picture at most, frames of one sound at most)
+    // (size, patches of one image at most, frames of one audio clip at most)
     for (name, patches, frames) in [
         ("gemma-3-270m", None, None),
         ("gemma-3-1b", None, None),

@@ -163,7 +163,7 @@ fn linears_of_towers_may_be_quantised() {
 }
 
 /// Extracts of the text side keep `vision_config`; there is nothing to see or hear with, and no
-/// picture whose rows might see each other.
+/// image whose rows might see each other.
 #[test]
 fn text_only_extracts_have_no_media() {
     for family in ["gemma3_mm", "gemma4_mm_large", "gemma4_mm_e", "gemma4_unified"] {
@@ -172,9 +172,11 @@ fn text_only_extracts_have_no_media() {
         assert!(program.metadata().media.is_empty(), "{family}");
         assert_eq!(program.methods().keys().collect::<Vec<_>>(), [method::FORWARD]);
         let forward = &program.method(method::FORWARD).unwrap().graph;
-        for absent in [input::HORIZONS, input::SOFT, input::SOFT_INDEX] {
+        for absent in [input::SOFT, input::SOFT_INDEX] {
             assert!(forward.inputs.iter().all(|i| i.name != absent), "{family} {absent}");
         }
+        let sees_blocks = |op: &Op| matches!(op, Op::Attention { spec, .. } if spec.bidirectional);
+        assert!(!forward.nodes.iter().any(|node| sees_blocks(&node.op)), "{family}");
     }
     // One without the other.
     let folder = with_tensors("gemma4_mm_e", |t| (!t.name.contains("audio")).then_some(t));
@@ -382,9 +384,9 @@ fn processors_that_the_towers_contradict_are_refused() {
     assert!(said.contains("preprocessor_config.json"), "{said}");
 }
 
-/// Which layers see a picture whole.
+/// Which layers see an image whole.
 #[test]
-fn pictures_are_seen_whole_where_transformers_does() {
+fn images_are_seen_whole_where_transformers_does() {
     // (family, on sliding layers, on full layers)
     for (family, sliding, full) in [
         ("gemma3_mm", true, true),

@@ -6,11 +6,13 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
+
+use crate::file::FileBytes;
 
 const MAGIC: &[u8; 8] = b"LAPCACHE";
 /// Heads are padded to a multiple of this, so that what follows is aligned.
@@ -95,6 +97,39 @@ pub fn mark_used(path: &Path) {
     {
         // A file that can't be marked is used all the same.
         let _ = file.set_modified(SystemTime::now());
+    }
+}
+
+/// Files that are kept between starts, by name: in a folder, or wherever there are no folders.
+pub trait KeptFiles {
+    /// A file's bytes; `None` if there is none of at most this length.
+    fn open(&self, name: &str, max_bytes: u64) -> Option<FileBytes>;
+
+    /// Notes that a file was of use.
+    fn mark_used(&self, name: &str);
+
+    /// Keeps a file of these parts, one after another.
+    fn keep(&self, name: &str, parts: &[&[u8]]) -> io::Result<()>;
+}
+
+/// Kept files below a folder. A file there is never written again once it has its name, so it may be
+/// mapped.
+#[derive(Clone, Debug)]
+pub struct CacheFolder(pub PathBuf);
+
+impl KeptFiles for CacheFolder {
+    fn open(&self, name: &str, max_bytes: u64) -> Option<FileBytes> {
+        let path = self.0.join(name);
+        fs::metadata(&path).ok().filter(|m| m.is_file() && m.len() <= max_bytes)?;
+        FileBytes::open(&path, true).ok()
+    }
+
+    fn mark_used(&self, name: &str) {
+        mark_used(&self.0.join(name));
+    }
+
+    fn keep(&self, name: &str, parts: &[&[u8]]) -> io::Result<()> {
+        write_whole(&self.0.join(name), |out| parts.iter().try_for_each(|part| out.write_all(part)))
     }
 }
 

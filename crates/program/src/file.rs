@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 
 /// The bytes of a whole file.
 ///
-/// A mapped file must not be truncated while it is open: the system answers a read behind the new
+/// A mapped file must not be truncated while it is open: the system answers a read after the new
 /// end with a signal. Files that another process may change are read (`mmap = false`) instead.
 pub struct FileBytes(Source, Option<Identity>, OnceLock<[u8; 32]>);
 
@@ -121,6 +121,7 @@ impl FileBytes {
 /// Bytes of one sample of a fingerprint.
 const SAMPLE: usize = 4096;
 /// The system maps neighbours of a page that is looked at; they are given back with it.
+#[cfg(unix)]
 const AROUND: usize = 2 << 20;
 /// Samples of a fingerprint.
 const N_SAMPLES: usize = 64;

@@ -35,6 +35,15 @@ mod media_rules;
     clippy::arithmetic_side_effects,
     clippy::as_conversions
 )]
+mod origin;
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions
+)]
 mod rules;
 #[deny(
     clippy::unwrap_used,
@@ -46,6 +55,7 @@ mod rules;
 )]
 mod validate;
 
+mod answer;
 mod blobs;
 pub mod cache_file;
 mod dtype;
@@ -60,6 +70,7 @@ mod program;
 mod shape;
 mod weights;
 
+pub use answer::{AnswerFormat, CallFormat, CallSyntax, ThinkingFormat, ToolsInText};
 pub use blobs::{Blob, BlobError};
 pub use dtype::DType;
 pub use encoding::{Encoding, QuantLayout, ScaleFormat};
@@ -71,7 +82,9 @@ pub use media::{
     SoftTokens, VideoSpec,
 };
 pub use metadata::{Metadata, Modality, SamplingDefaults};
-pub use op::{Activation, AttentionSpec, AxialRopeSpec, LocalAttentionSpec, Op, RopeSpec, input};
-pub use program::{Description, Method, Program, StateDecl, blob, method};
+pub use op::{
+    Activation, AttentionSpec, AxialRopeSpec, LocalAttentionSpec, Op, RopeSpec, input, output,
+};
+pub use program::{Description, KvGroup, Method, Program, StateDecl, blob, method};
 pub use shape::{Dim, Shape, Sym};
-pub use weights::{MemoryStore, Part, Weight, WeightDecl, WeightStore};
+pub use weights::{Access, MemoryStore, Part, Weight, WeightDecl, WeightStore};

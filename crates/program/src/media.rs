@@ -1,4 +1,4 @@
-//! How pictures and sound become the rows that a method takes, and where their soft tokens stand
+//! How images and audio become the rows that a method takes, and where their soft tokens stand
 //! in a prompt. Numbers and strings only: whoever reads them needs to know no model family.
 
 use serde::{Deserialize, Serialize};
@@ -9,13 +9,13 @@ use crate::metadata::Modality;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Media {
-    /// Still pictures.
+    /// Still images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageSpec>,
-    /// Frames with time stamps; each is made ready as a picture is.
+    /// Frames with time stamps; each is made ready as an image is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub video: Option<VideoSpec>,
-    /// Sound.
+    /// Audio.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub audio: Option<AudioSpec>,
 }
@@ -24,7 +24,7 @@ pub struct Media {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SoftTokens {
-    /// What a chat template writes for one picture or sound; everything below takes its place.
+    /// What a chat template writes for one image or audio; everything below takes its place.
     pub placeholder: String,
     /// Text before the run of soft tokens.
     pub before: String,
@@ -35,9 +35,9 @@ pub struct SoftTokens {
     pub id: u32,
 }
 
-/// How a picture becomes patches.
+/// How an image becomes patches.
 ///
-/// A picture is resized, cut into square patches and normalised: a level of 0…255 becomes
+/// An image is resized, cut into square patches and normalised: a level of 0…255 becomes
 /// `level/255 · scale + shift`. `pool × pool` patches make one soft token; the patches of one soft
 /// token follow each other in what a method is fed, soft tokens row by row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,7 +45,7 @@ pub struct SoftTokens {
 pub struct ImageSpec {
     /// The size it is given.
     pub size: ImageSize,
-    /// How it is resized; the filter widens when a picture shrinks.
+    /// How it is resized; the filter widens when an image shrinks.
     pub resample: Resample,
     /// Pixels of a patch's side.
     pub patch: u32,
@@ -57,14 +57,14 @@ pub struct ImageSpec {
     pub scale: f32,
     /// Added after that.
     pub shift: f32,
-    /// Crops beside the whole picture, when the user asks for them.
+    /// Crops beside the whole image, when the user asks for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pan_and_scan: Option<PanAndScan>,
     /// Where its soft tokens stand.
     pub tokens: SoftTokens,
 }
 
-/// The size that a picture is given.
+/// The size that an image is given.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ImageSize {
@@ -104,7 +104,7 @@ pub enum PatchLayout {
     Interleaved,
 }
 
-/// Crops of long pictures.
+/// Crops of long images.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PanAndScan {
@@ -112,9 +112,9 @@ pub struct PanAndScan {
     pub min_crop: u32,
     /// The most crops.
     pub max_crops: u32,
-    /// Pictures that are less long have none.
+    /// Images that are less long have none.
     pub min_ratio: f32,
-    /// Text before the whole picture.
+    /// Text before the whole image.
     pub before: String,
     /// Text between it and its crops.
     pub between: String,
@@ -122,7 +122,7 @@ pub struct PanAndScan {
     pub separator: String,
 }
 
-/// How a film becomes pictures.
+/// How a video becomes images.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VideoSpec {
@@ -136,7 +136,7 @@ pub struct VideoSpec {
     pub tokens: SoftTokens,
 }
 
-/// How sound becomes frames.
+/// How audio becomes frames.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AudioSpec {
@@ -152,7 +152,7 @@ pub struct AudioSpec {
     pub tokens: SoftTokens,
 }
 
-/// What a frame of sound is.
+/// What a frame of audio is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum AudioFrames {
@@ -165,7 +165,7 @@ pub enum AudioFrames {
     LogMel(LogMel),
 }
 
-/// A mel spectrum. A frame counts if its whole window is sound, and the sample after it too.
+/// A mel spectrum. A frame counts if its whole window is audio, and the sample after it too.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogMel {
@@ -218,7 +218,7 @@ impl ImageSpec {
         self.pool.saturating_mul(self.pool)
     }
 
-    /// The most soft tokens of one picture.
+    /// The most soft tokens of one image.
     pub fn max_soft(&self) -> u32 {
         match &self.size {
             ImageSize::Fixed { width, height } => {

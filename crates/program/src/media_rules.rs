@@ -1,9 +1,9 @@
-//! What a program says of pictures and sound agrees with itself and with its methods.
+//! What a program says of images and audio agrees with itself and with its methods.
 
 use crate::error::{Error, Result};
 use crate::graph::ValueType;
 use crate::media::{AudioFrames, AudioSpec, ImageSize, ImageSpec, LogMel, SoftTokens};
-use crate::op::input;
+use crate::op::{input, output};
 use crate::program::{Description, Method, method};
 use crate::shape::{Dim, Sym};
 
@@ -13,7 +13,7 @@ type Rule<T> = std::result::Result<T, String>;
 const MAX_LEN: u32 = 1 << 16;
 /// Text around soft tokens is short.
 const MAX_TEXT: usize = 1 << 10;
-/// An hour of sound at 48 kHz.
+/// An hour of audio at 48 kHz.
 const MAX_SAMPLES: u32 = 3600 * 48_000;
 
 pub(crate) fn check(d: &Description) -> Result<()> {
@@ -37,15 +37,15 @@ pub(crate) fn check(d: &Description) -> Result<()> {
             named(method::AUDIO, audio(spec).and_then(|()| hearing(spec, m, soft)))?;
         }
         (None, None) => {}
-        _ => return Err(unmatched(method::AUDIO, "sound")),
+        _ => return Err(unmatched(method::AUDIO, "audio")),
     }
     if let Some(video) = &media.video {
-        let Some(image) = &media.image else { return Err(unmatched(method::VISION, "films")) };
+        let Some(image) = &media.image else { return Err(unmatched(method::VISION, "videos")) };
         let in_budget = (1..=image.max_soft()).contains(&video.budget);
         let fixed = matches!(image.size, ImageSize::Fixed { .. });
         if !(in_budget || fixed) || !(1..MAX_LEN).contains(&video.max_frames) {
             let (n, budget) = (video.max_frames, video.budget);
-            let what = format!("films of {n} frames with {budget} soft tokens each");
+            let what = format!("videos of {n} frames with {budget} soft tokens each");
             return Err(Error::Program(what));
         }
         named(method::VISION, text(&video.separator).and_then(|()| tokens(&video.tokens)))?;
@@ -189,8 +189,8 @@ fn hearing(spec: &AudioSpec, m: &Method, soft: Option<u64>) -> Rule<()> {
 fn makes_soft(m: &Method, len: Option<Dim>, channels: Option<u64>) -> Rule<()> {
     let Some(channels) = channels else { return Err("`forward` takes no soft rows".into()) };
     let made = match m.graph.outputs.as_slice() {
-        [out] if out.name == input::SOFT => m.types.get(out.value.index()),
-        _ => return Err(format!("its output is not `{}`", input::SOFT)),
+        [out] if out.name == output::SOFT => m.types.get(out.value.index()),
+        _ => return Err(format!("its output is not `{}`", output::SOFT)),
     };
     let want = len.map(|len| ValueType::F32(vec![len, Dim::Fixed(channels)]));
     if made.is_some() && made == want.as_ref() {

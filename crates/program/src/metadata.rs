@@ -1,14 +1,15 @@
 use serde::{Deserialize, Serialize};
 
+use crate::answer::AnswerFormat;
 use crate::media::Media;
 
 /// What a model can take besides text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Modality {
-    /// Still pictures.
+    /// Still images.
     Image,
-    /// Sound.
+    /// Audio.
     Audio,
     /// Frames with time stamps.
     Video,
@@ -56,6 +57,9 @@ pub struct Metadata {
     /// What the model takes besides text, and how it is made ready.
     #[serde(default, skip_serializing_if = "Media::is_empty")]
     pub media: Media,
+    /// How the model writes its answers; without it, all of an answer is text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<AnswerFormat>,
 }
 
 impl Modality {

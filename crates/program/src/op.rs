@@ -5,17 +5,11 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Names of method inputs that the runner feeds.
+/// Names of method inputs that the runner feeds. Where a token stands (its sequence, position and
+/// horizon) is no input: it belongs to the call, and ops that depend on it take it from there.
 pub mod input {
     /// `[T]` token ids.
     pub const TOKENS: &str = "tokens";
-    /// `[T]` the KV slot of each token.
-    pub const SLOTS: &str = "slots";
-    /// `[T]` the position of each token in its slot.
-    pub const POSITIONS: &str = "positions";
-    /// `[T]` the last position that each token may see in a bidirectional block; its own position
-    /// for ordinary text.
-    pub const HORIZONS: &str = "horizons";
     /// `[R]` which of the `T` tokens reach the output head.
     pub const ROWS: &str = "rows";
     /// `[T]` the soft row that replaces each token's embedding, or −1.
@@ -24,16 +18,26 @@ pub mod input {
     pub const SOFT: &str = "soft";
     /// `[T, hidden]` the target's hidden rows, for `draft`.
     pub const HIDDEN: &str = "hidden";
-    /// `[P, channels]` the patches of one picture, for `vision`.
+    /// `[P, channels]` the patches of one image, for `vision`.
     pub const PATCHES: &str = "patches";
-    /// `[P]` the number of each patch, row by row in the picture.
+    /// `[P]` the number of each patch, row by row in the image.
     pub const PATCH_INDEX: &str = "patch_index";
     /// `[P]` the column of each patch.
     pub const PATCH_X: &str = "patch_x";
     /// `[P]` the row of each patch.
     pub const PATCH_Y: &str = "patch_y";
-    /// `[F, channels]` the frames of one sound, for `audio`.
+    /// `[F, channels]` the frames of one audio clip, for `audio`.
     pub const FRAMES: &str = "frames";
+}
+
+/// Names of method outputs that the runner asks for.
+pub mod output {
+    /// `[R, vocab]` the score of every token as the next one.
+    pub const LOGITS: &str = "logits";
+    /// `[R, hidden]` the rows that the logits were made of; `draft` continues from them.
+    pub const HIDDEN: &str = "hidden";
+    /// `[S, hidden]` soft rows, made by `vision` or `audio`.
+    pub const SOFT: &str = "soft";
 }
 
 /// Rotary position embedding over heads of `head_dim`, half-split: pair `i` couples elements `i`
@@ -57,8 +61,8 @@ pub struct RopeSpec {
 /// Attention of queries over a KV cache.
 ///
 /// A query at position `p` with horizon `h` sees the key at position `k` iff
-/// `k ≤ (bidirectional ? max(p, h) : p)` and, with a window `W`, `k > p − W`.
-/// Masks are this predicate and nothing else; no mask is ever added to a score.
+/// `k ≤ (bidirectional ? max(p, h) : p)` and, with a window `W`, `k > p − W`; without its own key,
+/// `k < p` instead. Masks are this predicate and nothing else; no mask is ever added to a score.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttentionSpec {
@@ -74,6 +78,9 @@ pub struct AttentionSpec {
     pub window: Option<u32>,
     /// Whether the horizon counts.
     pub bidirectional: bool,
+    /// Whether a query sees the key at its own position. A method that writes no keys (`draft`)
+    /// stands one position after the newest key, and does not.
+    pub own_key: bool,
 }
 
 /// Rotary position embedding in two directions: the first half of each head turns by the column,
@@ -134,6 +141,7 @@ pub enum Activation {
 pub enum Op {
     /// `ids [T] → [T, C]`: rows `start + stride·id` of a table `[V, C]`, times `scale`.
     /// With `soft_id`, a second input `soft_index [T]` says where to read row `soft_id` instead.
+    /// Ids are an input of the method: `tokens` or the place of a patch.
     Embed {
         /// Table `[V, C]`.
         weight: String,
@@ -185,17 +193,17 @@ pub enum Op {
         /// Channels that are normalised together; divides `C`.
         width: u32,
     },
-    /// `x [T, heads·head_dim], positions [T] → same`.
+    /// `x [T, heads·head_dim] → same`, by the position of each token.
     Rope(RopeSpec),
     /// `x [P, heads·head_dim], columns [P], rows [P] → same`.
     AxialRope(AxialRopeSpec),
-    /// `k [T, heads·D], v [T, heads·D], slots [T], positions [T] → nothing`: writes a cache.
+    /// `k [T, heads·D], v [T, heads·D] → nothing`: writes a cache, each token at its position.
     KvWrite {
         /// The cache.
         state: String,
     },
-    /// `q [T, heads·D], slots [T], positions [T] (, horizons [T]) → [T, heads·D]`, over a cache
-    /// that already holds this call's keys. The fourth input is there iff `bidirectional`.
+    /// `q [T, heads·D] → [T, heads·D]`, each token over what the cache holds of its sequence; with
+    /// `own_key`, the cache already holds this call's keys.
     Attention {
         /// The cache.
         state: String,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::answer::AnswerFormat;
 use crate::blobs::Blob;
 use crate::error::{Error, Result};
 use crate::graph::{Graph, ValueType};
@@ -17,9 +18,9 @@ pub mod method {
     pub const FORWARD: &str = "forward";
     /// One step of the drafter over the target's caches.
     pub const DRAFT: &str = "draft";
-    /// Patches of one picture in, soft rows out.
+    /// Patches of one image in, soft rows out.
     pub const VISION: &str = "vision";
-    /// Frames of one sound in, soft rows out.
+    /// Frames of one audio clip in, soft rows out.
     pub const AUDIO: &str = "audio";
 }
 
@@ -33,11 +34,10 @@ pub mod blob {
     pub const GOLDEN: &str = "golden.safetensors";
 }
 
-/// A KV cache: keys and values of `n_kv_heads × head_dim`, by slot and position.
+/// A KV cache: keys and values of `n_kv_heads × head_dim`, by sequence and position.
 ///
-/// A cache is addressed by position alone: with a window it is a ring indexed by
-/// `position % capacity`, without one it is flat. Rolling back is therefore not an operation; the
-/// runner just writes lower positions again.
+/// A cache is addressed by position alone, through the pages of a sequence. Rolling back is
+/// therefore not an operation; the runner just writes lower positions again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StateDecl {
@@ -51,11 +51,20 @@ pub struct StateDecl {
     pub window: Option<u32>,
 }
 
+/// Caches that keep the same positions, and so share their pages: all of one window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvGroup {
+    /// Keys that the widest reader sees, itself included; `None` for all.
+    pub window: Option<u32>,
+    /// Its caches, by their number in [`Program::states`].
+    pub states: Vec<usize>,
+}
+
 /// An entry point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Method {
-    /// The most tokens of one slot in one call; for `vision` and `audio`, the most patches or
+    /// The most tokens of one sequence in one call; for `vision` and `audio`, the most patches or
     /// frames.
     pub max_chunk: u32,
     /// The ops.
@@ -83,6 +92,7 @@ pub struct Description {
 #[derive(Clone)]
 pub struct Program {
     description: Description,
+    groups: Vec<KvGroup>,
     blobs: BTreeMap<String, Blob>,
     store: Arc<dyn WeightStore>,
 }
@@ -91,15 +101,6 @@ impl StateDecl {
     /// Channels of one key or value row.
     pub fn channels(&self) -> u64 {
         u64::from(self.n_kv_heads) * u64::from(self.head_dim)
-    }
-
-    /// Positions that the cache holds: a ring of `window + max_chunk − 1`, so that the first query
-    /// of a chunk still has its whole window after the last key of the chunk is written; or all.
-    pub fn capacity(&self, max_context: u32, max_chunk: u32) -> u32 {
-        match self.window {
-            Some(window) => window.saturating_add(max_chunk.saturating_sub(1)).min(max_context),
-            None => max_context,
-        }
     }
 }
 
@@ -123,7 +124,8 @@ impl Program {
         store: Arc<dyn WeightStore>,
     ) -> Result<Self> {
         validate::description(&mut description)?;
-        Ok(Program { description, blobs, store })
+        let groups = groups(&description.states);
+        Ok(Program { description, groups, blobs, store })
     }
 
     /// Everything but bytes.
@@ -139,6 +141,11 @@ impl Program {
     /// KV caches.
     pub fn states(&self) -> &[StateDecl] {
         &self.description.states
+    }
+
+    /// Caches by window: those that keep everything first, then from the shortest window on.
+    pub fn kv_groups(&self) -> &[KvGroup] {
+        &self.groups
     }
 
     /// Entry points by name.
@@ -193,6 +200,13 @@ impl Program {
         self.blobs.insert(name.to_string(), blob.into());
     }
 
+    /// Says how the model writes its answers.
+    pub fn set_answer_format(&mut self, format: AnswerFormat) -> Result<()> {
+        validate::answer_format(&format)?;
+        self.description.metadata.answer = Some(format);
+        Ok(())
+    }
+
     /// Number of weight elements.
     pub fn n_params(&self) -> u64 {
         self.weights().values().filter_map(WeightDecl::checked_elements).sum()
@@ -202,4 +216,12 @@ impl Program {
     pub fn weight_bytes(&self) -> u64 {
         self.weights().values().map(WeightDecl::size_bytes).sum()
     }
+}
+
+fn groups(states: &[StateDecl]) -> Vec<KvGroup> {
+    let mut by_window: BTreeMap<Option<u32>, Vec<usize>> = BTreeMap::new();
+    for (i, state) in states.iter().enumerate() {
+        by_window.entry(state.window).or_default().push(i);
+    }
+    by_window.into_iter().map(|(window, states)| KvGroup { window, states }).collect()
 }

@@ -7,7 +7,7 @@ use crate::encoding::Encoding;
 use crate::graph::ValueType;
 use crate::op::{AttentionSpec, AxialRopeSpec, Op, RopeSpec};
 use crate::program::StateDecl;
-use crate::shape::Dim;
+use crate::shape::{Dim, Sym};
 use crate::weights::WeightDecl;
 
 /// What a rule may look at besides its inputs.
@@ -48,8 +48,9 @@ pub(crate) fn infer(op: &Op, inputs: &[&ValueType], cx: &Context<'_>) -> Rule<Ve
             args.count(3)?;
             let (len, channels) = args.rows(0)?;
             args.same_indices(1, len)?;
-            let (_, soft) = args.rows(2)?;
+            let (soft_len, soft) = args.rows(2)?;
             same("channels of soft rows", soft, channels)?;
+            same_len("soft rows", soft_len, Sym::Soft)?;
             one(args.same_as(0)?)
         }
         Op::Linear { weight, bias } => {
@@ -97,33 +98,27 @@ pub(crate) fn infer(op: &Op, inputs: &[&ValueType], cx: &Context<'_>) -> Rule<Ve
             one(args.same_as(0)?)
         }
         Op::Rope(spec) => {
-            args.count(2)?;
-            let (len, channels) = args.rows(0)?;
-            args.same_indices(1, len)?;
+            args.count(1)?;
+            let (_, channels) = args.tokens(0)?;
             rope(spec, channels)?;
             one(args.same_as(0)?)
         }
         Op::KvWrite { state } => {
-            args.count(4)?;
+            args.count(2)?;
             let state = cx.state(state)?;
-            let (len, k) = args.rows(0)?;
+            let (len, k) = args.tokens(0)?;
             let (v_len, v) = args.rows(1)?;
             if v_len != len {
                 return Err("keys and values differ in length".into());
             }
             same("key channels", k, state.channels())?;
             same("value channels", v, state.channels())?;
-            args.same_indices(2, len)?;
-            args.same_indices(3, len)?;
             Ok(vec![])
         }
         Op::Attention { state, spec } => {
-            args.count(if spec.bidirectional { 4 } else { 3 })?;
+            args.count(1)?;
             let state = cx.state(state)?;
-            let (len, channels) = args.rows(0)?;
-            for i in 1..args.inputs.len() {
-                args.same_indices(i, len)?;
-            }
+            let (_, channels) = args.tokens(0)?;
             attention(spec, channels, state)?;
             one(args.same_as(0)?)
         }
@@ -247,7 +242,7 @@ pub(crate) fn infer(op: &Op, inputs: &[&ValueType], cx: &Context<'_>) -> Rule<Ve
         }
         Op::GatherRows => {
             args.count(2)?;
-            let (_, channels) = args.rows(0)?;
+            let (_, channels) = args.tokens(0)?;
             let len = args.indices(1)?;
             one(ValueType::F32(vec![len, Dim::Fixed(channels)]))
         }
@@ -327,6 +322,9 @@ fn attention(spec: &AttentionSpec, channels: u64, state: &StateDecl) -> Rule<()>
             state.name, state.n_kv_heads, state.head_dim
         ));
     }
+    if spec.bidirectional && !spec.own_key {
+        return Err("sees a block in both directions, but not its own key".into());
+    }
     match (window, state.window) {
         (Some(0), _) => Err("window 0 sees nothing".into()),
         (None, Some(kept)) => {
@@ -389,6 +387,13 @@ impl Args<'_> {
 }
 
 impl Args<'_> {
+    /// Channels of an activation that has a row for each token: only those stand at a position.
+    fn tokens(&self, i: usize) -> Rule<(Dim, u64)> {
+        let (len, channels) = self.rows(i)?;
+        same_len("rows", len, Sym::Tokens)?;
+        Ok((len, channels))
+    }
+
     /// Queries, keys and values of the same length and of so many heads; their channels.
     fn heads_of_qkv(&self, n_heads: u32, head_dim: u32) -> Rule<u64> {
         self.count(3)?;
@@ -482,6 +487,10 @@ fn positive(x: f64, what: &str) -> Rule<()> {
 
 fn same(what: &str, got: u64, want: u64) -> Rule<()> {
     if got == want { Ok(()) } else { Err(format!("{what}: {got}, not {want}")) }
+}
+
+fn same_len(what: &str, got: Dim, want: Sym) -> Rule<()> {
+    if got == Dim::Sym(want) { Ok(()) } else { Err(format!("{what}: {got} of them, not {want}")) }
 }
 
 fn divides(what: &str, part: u64, whole: u64) -> Rule<()> {

@@ -14,10 +14,10 @@ pub enum Sym {
     /// Soft tokens (image, audio) of one call.
     #[serde(rename = "S")]
     Soft,
-    /// Patches of one picture.
+    /// Patches of one image.
     #[serde(rename = "P")]
     Patches,
-    /// Frames of one sound.
+    /// Frames of one audio clip.
     #[serde(rename = "F")]
     Frames,
 }

@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use crate::answer::AnswerFormat;
 use crate::dtype::DType;
 use crate::encoding::{Encoding, QuantLayout, ScaleFormat};
 use crate::error::{Error, Result};
 use crate::graph::ValueType;
 use crate::media_rules as media;
 use crate::metadata::Metadata;
-use crate::op::{Op, input};
+use crate::op::{Op, input, output};
+use crate::origin;
 use crate::program::{Description, Method, StateDecl, method};
 use crate::rules::{Context, infer};
 use crate::shape::{Dim, Sym};
@@ -147,7 +149,6 @@ fn graph(name: &str, m: &Method, cx: &Context<'_>) -> Result<Vec<ValueType>> {
     }
     let mut node_names = HashSet::new();
     let mut written: HashSet<&str> = HashSet::new();
-    let writes_any = g.nodes.iter().any(|n| matches!(n.op, Op::KvWrite { .. }));
     for node in &g.nodes {
         let fail =
             |what: String| Err(Error::Op { method: name.to_string(), op: node.name.clone(), what });
@@ -169,8 +170,8 @@ fn graph(name: &str, m: &Method, cx: &Context<'_>) -> Result<Vec<ValueType>> {
             Op::KvWrite { state } if !written.insert(state) => {
                 return fail(format!("writes cache `{state}` a second time"));
             }
-            Op::Attention { state, .. } if writes_any && !written.contains(state.as_str()) => {
-                return fail(format!("reads cache `{state}` before it is written"));
+            Op::Attention { state, spec } if spec.own_key && !written.contains(state.as_str()) => {
+                return fail(format!("reads its own key of cache `{state}`, which is not written"));
             }
             _ => {}
         }
@@ -180,6 +181,9 @@ fn graph(name: &str, m: &Method, cx: &Context<'_>) -> Result<Vec<ValueType>> {
             }
         }
         types.extend(made);
+    }
+    if let Err((op, what)) = origin::check(g, cx) {
+        return Err(Error::Op { method: name.to_string(), op, what });
     }
     let mut out_names = HashSet::new();
     for out in &g.outputs {
@@ -220,7 +224,15 @@ fn metadata(m: &Metadata) -> Result<()> {
     if !(s.temperature.is_finite() && s.temperature >= 0.0 && (0.0..=1.0).contains(&s.top_p)) {
         return fail(format!("sampling: temperature {}, top_p {}", s.temperature, s.top_p));
     }
-    Ok(())
+    m.answer.as_ref().map_or(Ok(()), answer_format)
+}
+
+/// Markers are there and short.
+pub(crate) fn answer_format(format: &AnswerFormat) -> Result<()> {
+    match format.fault() {
+        Some(fault) => Err(Error::Program(format!("answer format: {fault}"))),
+        None => Ok(()),
+    }
 }
 
 fn windows(m: &Metadata, states: &[StateDecl]) -> Result<()> {
@@ -248,9 +260,7 @@ fn signature(name: &str, m: &Method) -> Result<()> {
                 takes_tokens = true;
                 *t == ValueType::indices(Sym::Tokens)
             }
-            input::SLOTS | input::POSITIONS | input::HORIZONS | input::SOFT_INDEX => {
-                *t == ValueType::indices(Sym::Tokens)
-            }
+            input::SOFT_INDEX => *t == ValueType::indices(Sym::Tokens),
             input::ROWS => *t == ValueType::indices(Sym::Rows),
             input::SOFT => {
                 matches!(t, ValueType::F32(s) if s.first() == Some(&Dim::Sym(Sym::Soft)))
@@ -277,7 +287,7 @@ fn vocabulary(
     weights: &BTreeMap<String, WeightDecl>,
 ) -> Result<()> {
     let vocab = u64::from(m.vocab_size);
-    let logits = forward.graph.outputs.iter().find(|o| o.name == "logits");
+    let logits = forward.graph.outputs.iter().find(|o| o.name == output::LOGITS);
     let Some(logits) = logits else {
         return Err(Error::Program("method `forward` has no output `logits`".into()));
     };

@@ -35,6 +35,17 @@ pub struct WeightDecl {
     pub encoding: Encoding,
 }
 
+/// How a store comes by the bytes of a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// They are at hand, in a mapped file or in memory, and cost nothing to ask for.
+    Lent,
+    /// They are made anew each time, but no more rows than are asked for.
+    Rows,
+    /// They are made anew each time, all of them.
+    Whole,
+}
+
 /// Where the bytes of weights come from.
 ///
 /// A store may borrow from a mapped file or make the bytes when asked; it must not keep what it
@@ -53,10 +64,10 @@ pub trait WeightStore: Send + Sync {
             .collect()
     }
 
-    /// Whether the bytes of a weight are at hand, in a mapped file or in memory, and cost nothing to
-    /// ask for; otherwise they are made anew each time.
-    fn is_at_hand(&self, _weight: &str) -> bool {
-        true
+    /// How this store comes by the bytes of a weight. It tells what asking costs: what is asked
+    /// for comes in any case.
+    fn access(&self, _weight: &str) -> Access {
+        Access::Lent
     }
 
     /// Some rows of one part, if this store makes its bytes and can make just those. Embedding

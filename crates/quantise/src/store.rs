@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use lapidary_program::{
-    DType, Description, Encoding, Part, Program, QuantLayout, Weight, WeightDecl, WeightStore,
+    Access, DType, Description, Encoding, Part, Program, QuantLayout, Weight, WeightDecl,
+    WeightStore,
 };
 use rayon::prelude::*;
 
@@ -84,7 +85,7 @@ impl ChangedStore {
 
     /// Whether the source gives some rows without making all of them.
     fn has_rows(&self, weight: &str) -> bool {
-        self.source.is_at_hand(weight) || self.source.make_rows(weight, Part::Data, 0..1).is_some()
+        self.source.access(weight) != Access::Whole
     }
 }
 
@@ -126,8 +127,11 @@ impl WeightStore for ChangedStore {
         Ok(whole.into_iter().map(|(part, bytes)| (part, Cow::Owned(bytes))).collect())
     }
 
-    fn is_at_hand(&self, weight: &str) -> bool {
-        !self.planned.contains_key(weight) && self.source.is_at_hand(weight)
+    fn access(&self, weight: &str) -> Access {
+        let source = self.source.access(weight);
+        // Rows are made from rows.
+        let is_made = self.planned.contains_key(weight);
+        if is_made && source == Access::Lent { Access::Rows } else { source }
     }
 
     fn make_rows(&self, weight: &str, part: Part, rows: Range<usize>) -> Option<Vec<u8>> {

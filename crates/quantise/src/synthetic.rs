@@ -7,7 +7,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use lapidary_program::{DType, Encoding, Part, Program, ScaleFormat, WeightDecl, WeightStore};
+use lapidary_program::{
+    Access, DType, Encoding, Part, Program, ScaleFormat, WeightDecl, WeightStore,
+};
 use rayon::prelude::*;
 
 use crate::error::Result;
@@ -67,8 +69,8 @@ impl WeightStore for Synthetic {
         })
     }
 
-    fn is_at_hand(&self, _weight: &str) -> bool {
-        false
+    fn access(&self, _weight: &str) -> Access {
+        Access::Rows
     }
 
     fn make_rows(&self, weight: &str, part: Part, rows: Range<usize>) -> Option<Vec<u8>> {

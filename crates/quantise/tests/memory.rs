@@ -89,6 +89,7 @@ fn program(rows: u64, n: usize) -> Program {
         add_bos: false,
         sampling: SamplingDefaults::default(),
         media: Default::default(),
+        answer: None,
     };
     let methods = [(method::FORWARD.to_string(), Method::new(8, graph))].into();
     let description = Description { metadata, states: vec![], methods, weights };

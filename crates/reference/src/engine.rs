@@ -1,39 +1,52 @@
 //! The interpreter: walks a method's nodes in order, each op by its meaning in `ops/`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
-use lapidary_backend::{Engine, Error, Feed, FeedData, LoadOptions, Outputs, Result, Sizes, bind};
-use lapidary_program::{Method, Op, Program, StateDecl};
+use lapidary_backend::{
+    Abilities, Bound, Call, Engine, Error, Fed, LoadOptions, PAGE, PageId, Result, Results, Sizes,
+    Span, Ticket, Want, bind,
+};
+use lapidary_backend_kit::{TicketData, Tickets, answer, last_uses};
+use lapidary_program::{Op, Program, StateDecl};
 use rayon::ThreadPool;
 
 use crate::ops;
 
-/// A program with the KV state of all its slots.
+/// A program with the pages of its KV caches.
 pub(crate) struct ReferenceEngine {
     program: Arc<Program>,
     options: LoadOptions,
     caches: HashMap<String, Cache>,
+    tickets: Tickets,
     /// `None` where threads can't be had; rayon then runs everything on the caller's thread.
     pool: Option<ThreadPool>,
     threads: usize,
 }
 
-/// Keys and values of one state: `[n_slots, capacity, 2, channels]`.
-///
-/// Position `p` of a slot stands at `p % capacity`. Without a window the capacity is the whole
-/// context, so that the ring never wraps.
+/// Keys and values of one state: `[n_pages, PAGE, 2, channels]`.
 pub(crate) struct Cache {
     data: Vec<f32>,
-    capacity: usize,
     channels: usize,
+    /// The group that its pages belong to.
+    pub(crate) group: usize,
+}
+
+/// Where the tokens of a call stand.
+pub(crate) struct Places<'a> {
+    spans: &'a [Span<'a>],
+    sequences: &'a [u32],
+    pub(crate) positions: &'a [i32],
+    pub(crate) horizons: &'a [i32],
 }
 
 /// The numbers of one value.
 enum Value<'a> {
     F32(Vec<f32>),
     I32(Vec<i32>),
-    Fed(FeedData<'a>),
+    FedF32(&'a [f32]),
+    FedI32(&'a [i32]),
 }
 
 impl ReferenceEngine {
@@ -44,29 +57,45 @@ impl ReferenceEngine {
             .unwrap_or(1)
             .max(1);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().ok();
-        let caches = program
-            .states()
-            .iter()
-            .map(|state| Ok((state.name.clone(), Cache::new(state, &options)?)))
-            .collect::<Result<_>>()?;
-        Ok(ReferenceEngine { program, options, caches, pool, threads })
+        let mut caches = HashMap::new();
+        for (g, group) in program.kv_groups().iter().enumerate() {
+            for state in group.states.iter().map(|s| &program.states()[*s]) {
+                let cache = Cache::new(state, g, options.pages_of(g))?;
+                caches.insert(state.name.clone(), cache);
+            }
+        }
+        let tickets = Tickets::default();
+        Ok(ReferenceEngine { program, options, caches, tickets, pool, threads })
     }
 
     /// Runs the nodes of a method and returns the numbers of its outputs.
     fn walk(
         &mut self,
-        name: &str,
-        feeds: &[Feed<'_>],
+        call: &Call<'_>,
         sink: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(Sizes, Vec<Vec<f32>>)> {
-        let ReferenceEngine { program, options, caches, pool, .. } = self;
-        let (sizes, fed) = bind(program, name, feeds, options)?;
-        let method = program.method(name)?;
+        let ReferenceEngine { program, options, caches, tickets, pool, .. } = self;
+        let Bound { sizes, feeds, spans, sequences, positions, horizons } =
+            bind(program, call, options)?;
+        let places =
+            Places { spans, sequences: &sequences, positions: &positions, horizons: &horizons };
+        let method = program.method(call.method)?;
         let last_use = last_uses(method);
-        let written = written_states(method);
-        let mut values: Vec<Option<Value<'_>>> =
-            fed.into_iter().map(|data| Some(Value::Fed(data))).collect();
+        let mut values: Vec<Option<Value<'_>>> = Vec::new();
+        for (input, fed) in method.graph.inputs.iter().zip(feeds) {
+            values.push(Some(match fed {
+                Fed::I32(data) => Value::FedI32(data),
+                Fed::F32(data) => Value::FedF32(data),
+                Fed::Of(rows) => match tickets.feed(program, (call.method, input), &rows)? {
+                    TicketData::I32(data) => Value::I32(data),
+                    TicketData::F32(data) => Value::F32(data),
+                },
+            }));
+        }
         for (i, node) in method.graph.nodes.iter().enumerate() {
+            if call.is_stopped() {
+                return Err(Error::Stopped);
+            }
             let args: Vec<Arg<'_, '_>> = node
                 .inputs
                 .iter()
@@ -75,7 +104,7 @@ impl ReferenceEngine {
                     channels: method.types()[id.index()].channels(),
                 })
                 .collect();
-            let mut step = || apply(&node.op, &args, program, caches, &written);
+            let mut step = || apply(&node.op, &args, program, caches, &places);
             let made = match pool {
                 Some(pool) => pool.install(&mut step),
                 None => step(),
@@ -113,58 +142,136 @@ impl Engine for ReferenceEngine {
         format!("reference · scalar f32 · {} thread{plural}", self.threads)
     }
 
-    fn run(&mut self, method: &str, feeds: &[Feed<'_>], outputs: &mut Outputs) -> Result<()> {
-        let (sizes, made) = self.walk(method, feeds, &mut |_, _| {})?;
-        let method = self.program.method(method)?;
-        for (i, (out, data)) in method.graph.outputs.iter().zip(&made).enumerate() {
-            let value_type = &method.types()[out.value.index()];
-            let (rows, channels) = (sizes.len_of(value_type), value_type.channels());
-            outputs.prepare(i, &out.name, rows, channels).copy_from_slice(data);
+    fn abilities(&self) -> Abilities {
+        Abilities { max_top_k: usize::MAX, prefers_top_k: false, max_in_flight: 1 }
+    }
+
+    fn submit(&mut self, call: &Call<'_>) -> Result<Ticket> {
+        let (_, made) = self.walk(call, &mut |_, _| {})?;
+        let mut results = self.tickets.begin();
+        let mut keep = Vec::new();
+        let method = self.program.method(call.method)?;
+        for (out, data) in method.graph.outputs.iter().zip(made) {
+            let channels = method.types()[out.value.index()].channels();
+            match call.want(&out.name) {
+                Want::Keep => keep.push((out.name.clone(), channels, data)),
+                want => answer(&mut results, (&out.name, channels), &data, &want),
+            }
         }
-        outputs.truncate(made.len());
+        Ok(self.tickets.end(call, results, keep))
+    }
+
+    fn poll(&mut self, ticket: Ticket, results: &mut Results) -> Result<bool> {
+        self.tickets.take(ticket, results).map(|()| true)
+    }
+
+    fn release(&mut self, ticket: Ticket) {
+        self.tickets.release(ticket);
+    }
+
+    fn copy_pages(&mut self, group: usize, pairs: &[(PageId, PageId)]) -> Result<()> {
+        for cache in self.caches.values_mut().filter(|cache| cache.group == group) {
+            for (from, to) in pairs {
+                let (from, to) = (cache.page(*from), cache.page(*to));
+                cache.data.copy_within(from, to.start);
+            }
+        }
         Ok(())
     }
 
-    fn trace(
-        &mut self,
-        method: &str,
-        feeds: &[Feed<'_>],
-        sink: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<()> {
-        self.walk(method, feeds, sink).map(|_| ())
+    fn page_bytes(&self, group: usize) -> usize {
+        self.caches_of(group).map(|cache| 4 * cache.page_len()).sum()
+    }
+
+    fn read_page(&mut self, group: usize, page: PageId, bytes: &mut Vec<u8>) -> Result<()> {
+        bytes.clear();
+        for cache in self.caches_of(group) {
+            bytes.extend(cache.data[cache.page(page)].iter().flat_map(|x| x.to_le_bytes()));
+        }
+        Ok(())
+    }
+
+    fn write_page(&mut self, group: usize, page: PageId, bytes: &[u8]) -> Result<()> {
+        let (have, need) = (bytes.len(), self.page_bytes(group));
+        if have != need {
+            return Err(Error::Device(format!("a page of {have} bytes, not {need}")));
+        }
+        let mut numbers = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b));
+        for name in self.names_of(group) {
+            let Some(cache) = self.caches.get_mut(&name) else { continue };
+            let range = cache.page(page);
+            cache.data[range].iter_mut().zip(&mut numbers).for_each(|(x, n)| *x = n);
+        }
+        Ok(())
+    }
+
+    fn trace(&mut self, call: &Call<'_>, sink: &mut dyn FnMut(usize, &[f32])) -> Result<()> {
+        self.walk(call, sink).map(|_| ())
+    }
+}
+
+impl ReferenceEngine {
+    /// The caches of a group, in the order of the program.
+    fn caches_of(&self, group: usize) -> impl Iterator<Item = &Cache> {
+        self.names_of(group).into_iter().filter_map(|name| self.caches.get(&name))
+    }
+
+    fn names_of(&self, group: usize) -> Vec<String> {
+        let groups = self.program.kv_groups().get(group).into_iter();
+        let states = groups.flat_map(|group| &group.states);
+        states.map(|s| self.program.states()[*s].name.clone()).collect()
     }
 }
 
 impl Cache {
-    fn new(state: &StateDecl, options: &LoadOptions) -> Result<Self> {
-        let capacity = state.capacity(options.max_context, options.max_chunk) as usize;
+    fn new(state: &StateDecl, group: usize, n_pages: usize) -> Result<Self> {
         let channels = state.channels() as usize;
-        let n = options.n_slots as usize * capacity * 2 * channels;
+        let n = n_pages * PAGE * 2 * channels;
         let mut data = Vec::new();
         data.try_reserve_exact(n).map_err(|_| {
             Error::OutOfMemory(format!(
-                "can't allocate {n} numbers for cache `{}`; try a shorter context or fewer slots",
+                "can't allocate {n} numbers for cache `{}`; try a shorter context or fewer \
+                 sequences at once",
                 state.name
             ))
         })?;
         data.resize(n, 0.0);
-        Ok(Cache { data, capacity, channels })
+        Ok(Cache { data, channels, group })
     }
 
-    /// The key row and the value row at a position of a slot.
-    pub(crate) fn row(&self, slot: usize, position: usize) -> (&[f32], &[f32]) {
-        let start = self.start(slot, position);
+    /// Numbers of one page.
+    fn page_len(&self) -> usize {
+        PAGE * 2 * self.channels
+    }
+
+    /// Where a page stands.
+    fn page(&self, page: PageId) -> Range<usize> {
+        page.index() * self.page_len()..(page.index() + 1) * self.page_len()
+    }
+
+    /// The key row and the value row at a position of a sequence.
+    pub(crate) fn row(&self, span: &Span<'_>, position: usize) -> (&[f32], &[f32]) {
+        let start = self.start(span, position);
         self.data[start..start + 2 * self.channels].split_at(self.channels)
     }
 
     /// The same, to be written.
-    pub(crate) fn row_mut(&mut self, slot: usize, position: usize) -> (&mut [f32], &mut [f32]) {
-        let start = self.start(slot, position);
+    pub(crate) fn row_mut(&mut self, span: &Span<'_>, position: usize) -> (&mut [f32], &mut [f32]) {
+        let start = self.start(span, position);
         self.data[start..start + 2 * self.channels].split_at_mut(self.channels)
     }
 
-    fn start(&self, slot: usize, position: usize) -> usize {
-        (slot * self.capacity + position % self.capacity) * 2 * self.channels
+    fn start(&self, span: &Span<'_>, position: usize) -> usize {
+        let held = span.tables[self.group].find(position);
+        let (page, place) = held.expect("a call was checked to hold what it sees");
+        (page.index() * PAGE + place) * 2 * self.channels
+    }
+}
+
+impl<'a> Places<'a> {
+    /// The span of a token.
+    pub(crate) fn span(&self, token: usize) -> &'a Span<'a> {
+        &self.spans[self.sequences[token] as usize]
     }
 }
 
@@ -172,7 +279,7 @@ impl Value<'_> {
     fn f32(&self) -> &[f32] {
         match self {
             Value::F32(data) => data,
-            Value::Fed(FeedData::F32(data)) => data,
+            Value::FedF32(data) => data,
             _ => unreachable!("validation typed this value as f32"),
         }
     }
@@ -180,7 +287,7 @@ impl Value<'_> {
     fn i32(&self) -> &[i32] {
         match self {
             Value::I32(data) => data,
-            Value::Fed(FeedData::I32(data)) => data,
+            Value::FedI32(data) => data,
             _ => unreachable!("validation typed this value as i32"),
         }
     }
@@ -188,10 +295,8 @@ impl Value<'_> {
     /// As the caller gets it: indices become floats.
     fn to_f32(&self) -> Vec<f32> {
         match self {
-            Value::F32(_) | Value::Fed(FeedData::F32(_)) => self.f32().to_vec(),
-            Value::I32(_) | Value::Fed(FeedData::I32(_)) => {
-                self.i32().iter().map(|x| *x as f32).collect()
-            }
+            Value::F32(_) | Value::FedF32(_) => self.f32().to_vec(),
+            Value::I32(_) | Value::FedI32(_) => self.i32().iter().map(|x| *x as f32).collect(),
         }
     }
 }
@@ -208,7 +313,7 @@ fn apply<'a>(
     args: &[Arg<'_, '_>],
     program: &Program,
     caches: &mut HashMap<String, Cache>,
-    written: &HashSet<&str>,
+    places: &Places<'_>,
 ) -> Result<Vec<Value<'a>>> {
     let f32 = |i: usize| args[i].value.f32();
     let i32 = |i: usize| args[i].value.i32();
@@ -232,23 +337,14 @@ fn apply<'a>(
             let bias = bias.as_deref().map(|b| vector(program, b)).transpose()?;
             ops::layer_norm(f32(0), &vector(program, weight)?, bias.as_deref(), *eps)
         }
-        Op::Rope(spec) => ops::rope(spec, f32(0), i32(1)),
+        Op::Rope(spec) => ops::rope(spec, f32(0), places.positions),
         Op::AxialRope(spec) => ops::axial_rope(spec, f32(0), i32(1), i32(2)),
         Op::KvWrite { state } => {
             let cache = caches.get_mut(state).expect("validation knows the state");
-            ops::kv_write(cache, f32(0), f32(1), i32(2), i32(3));
+            ops::kv_write(cache, f32(0), f32(1), places);
             return Ok(vec![]);
         }
-        Op::Attention { state, spec } => {
-            let queries = ops::Queries {
-                q: f32(0),
-                slots: i32(1),
-                positions: i32(2),
-                horizons: spec.bidirectional.then(|| i32(3)),
-                own_key_is_cached: written.contains(state.as_str()),
-            };
-            ops::attention(spec, &caches[state], &queries)
-        }
+        Op::Attention { state, spec } => ops::attention(spec, &caches[state], f32(0), places),
         Op::SelfAttention { n_heads, head_dim, scale } => {
             let qkv = (f32(0), f32(1), f32(2));
             ops::self_attention(qkv, *n_heads as usize, *head_dim as usize, *scale)
@@ -308,29 +404,4 @@ fn apply<'a>(
 /// The numbers of a weight.
 fn vector(program: &Program, name: &str) -> Result<Vec<f32>> {
     Ok(program.weight(name)?.to_f32())
-}
-
-/// The last node that reads each value, or that makes it if none does; `None` for outputs.
-fn last_uses(method: &Method) -> Vec<Option<usize>> {
-    let (firsts, n_values) = method.graph.first_outputs();
-    let mut last = vec![Some(0); n_values];
-    for (i, node) in method.graph.nodes.iter().enumerate() {
-        let made = firsts[i].index()..firsts[i].index() + node.op.n_outputs();
-        for value in node.inputs.iter().map(|id| id.index()).chain(made) {
-            last[value] = Some(i);
-        }
-    }
-    for out in &method.graph.outputs {
-        last[out.value.index()] = None;
-    }
-    last
-}
-
-/// The caches that a method writes. Validation has each of them written before it is read.
-fn written_states(method: &Method) -> HashSet<&str> {
-    let states = method.graph.nodes.iter().filter_map(|node| match &node.op {
-        Op::KvWrite { state } => Some(state.as_str()),
-        _ => None,
-    });
-    states.collect()
 }

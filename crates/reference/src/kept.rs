@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use lapidary_program::{MemoryStore, Op, Part, Program, Result, WeightStore};
+use lapidary_program::{Access, MemoryStore, Op, Part, Program, Result, WeightStore};
 
 /// The program, reading what had to be made from memory.
 pub(crate) fn keep(program: &Arc<Program>) -> Result<Arc<Program>> {
@@ -36,7 +36,7 @@ fn to_keep(program: &Program) -> HashSet<String> {
     nodes
         .filter(|node| !matches!(node.op, Op::Embed { .. }))
         .flat_map(|node| node.op.weights())
-        .filter(|name| !program.store().is_at_hand(name))
+        .filter(|name| program.store().access(name) != Access::Lent)
         .map(ToString::to_string)
         .collect()
 }
@@ -54,6 +54,10 @@ impl WeightStore for Kept {
         } else {
             self.source.part(weight, part)
         }
+    }
+
+    fn access(&self, weight: &str) -> Access {
+        if self.names.contains(weight) { Access::Lent } else { self.source.access(weight) }
     }
 
     fn make_rows(&self, weight: &str, part: Part, rows: Range<usize>) -> Option<Vec<u8>> {

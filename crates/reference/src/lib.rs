@@ -11,31 +11,57 @@ mod ops;
 
 use std::sync::Arc;
 
-use lapidary_backend::{Backend, Device, Engine, LoadOptions, MemoryPlan, Result, host};
+use lapidary_backend::{
+    Backend, CallLimits, Device, DeviceId, DeviceInfo, DeviceKind, Engine, LoadOptions, MemoryPlan,
+    Result, Wishes, host,
+};
+use lapidary_backend_kit::activation_bytes;
 use lapidary_program::Program;
 
 use crate::engine::ReferenceEngine;
+
+/// The word after `--backend`.
+const NAME: &str = "reference";
 
 /// Runs every program, slowly, and says what the right answer is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReferenceBackend;
 
+/// The only device: the cores of this machine, one number at a time.
+struct ReferenceDevice {
+    info: DeviceInfo,
+}
+
 impl Backend for ReferenceBackend {
     fn name(&self) -> &'static str {
-        "reference"
+        NAME
     }
 
-    fn probe(&self) -> Result<Vec<Device>> {
-        Ok(vec![Device {
+    fn devices(&self) -> Result<Vec<DeviceInfo>> {
+        Ok(vec![DeviceInfo {
+            id: DeviceId::new(NAME, 0),
             name: "reference, scalar f32".into(),
+            kind: DeviceKind::Cpu,
             isa: "scalar".into(),
+            bus: None,
             available_bytes: host::available_bytes(),
             total_bytes: host::total_bytes(),
         }])
     }
 
-    fn preferred_chunk(&self) -> u32 {
-        64
+    fn open(&self, _id: &DeviceId) -> Result<Box<dyn Device>> {
+        let info = self.devices()?.remove(0);
+        Ok(Box::new(ReferenceDevice { info }))
+    }
+}
+
+impl Device for ReferenceDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn limits(&self, program: &Program, wishes: &Wishes) -> CallLimits {
+        CallLimits::new(program, 64, wishes)
     }
 
     fn missing_ops(&self, _program: &Program, _method: &str) -> Vec<&'static str> {
@@ -47,14 +73,13 @@ impl Backend for ReferenceBackend {
         Ok(MemoryPlan {
             weights: kept::size_bytes(program),
             kv: MemoryPlan::kv_bytes(program, options, 4),
-            activations: MemoryPlan::activation_bytes(program, options),
+            activations: activation_bytes(program, options),
         })
     }
 
     fn load(
         &self,
         program: &Arc<Program>,
-        _device: &Device,
         options: &LoadOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Box<dyn Engine>> {

@@ -1,14 +1,14 @@
-//! The ops that only towers have: pictures and sound made into soft rows.
+//! The ops that only towers have: images and audio made into soft rows.
 
+use lapidary_backend_kit::{Derived, Form, axial_frequencies};
 use lapidary_program::{AxialRopeSpec, Dim, Op, ValueId, ValueType};
 
 use super::MethodCompiler;
-use crate::derived::{Derived, Form};
-use crate::ops::axial_rope::axial_frequencies;
 use crate::ops::self_attention::Heads;
 use crate::ops::{conv2d, local_attention};
-use crate::step::{Step, StepOp, Value};
-use crate::weights::DerivedId;
+use crate::simd::LANES;
+use crate::step::{StepOp, Value};
+use crate::weights::VectorId;
 
 impl MethodCompiler<'_> {
     pub(super) fn resolve_tower(&mut self, op: &Op, inputs: &[Value]) -> StepOp {
@@ -31,8 +31,9 @@ impl MethodCompiler<'_> {
                 self.need_per_thread(local_attention::row_scratch(spec, n_rows));
                 // No two rows of a call are further apart.
                 let n = spec.window.min(self.method.max_chunk) as usize;
+                let factors = Form::Factors { softplus: spec.softplus, factor: spec.q_scale };
                 StepOp::LocalAttention {
-                    per_dim_scale: self.out.weights.vector(&spec.per_dim_scale),
+                    factors: self.derived(&spec.per_dim_scale, factors),
                     by_distance: self.derived(&spec.relative, Form::Distances(n)),
                     spec: spec.clone(),
                 }
@@ -46,7 +47,8 @@ impl MethodCompiler<'_> {
                 } else {
                     conv2d::row_scratch(width, n_in)
                 });
-                StepOp::Conv2d { panels: self.derived(weight, Form::Kernel), n_in, n_out, width }
+                let panels = self.derived(weight, Form::KernelPanels(LANES));
+                StepOp::Conv2d { panels, n_in, n_out, width }
             }
             Op::CausalConv1d { weight } => {
                 StepOp::CausalConv1d { taps: self.derived(weight, Form::Transposed) }
@@ -66,8 +68,8 @@ impl MethodCompiler<'_> {
         }
     }
 
-    fn derived(&mut self, weight: &str, form: Form) -> DerivedId {
-        self.out.weights.derived(Derived { weight: weight.to_string(), form })
+    fn derived(&mut self, weight: &str, form: Form) -> VectorId {
+        self.out.weights.derived(Derived::new(weight, form))
     }
 
     /// The table of an axial rope's angles, made where it is first needed and kept to the end.
@@ -80,13 +82,8 @@ impl MethodCompiler<'_> {
         let channels = Dim::Fixed(u64::from(spec.head_dim));
         let table = self.take_floats(&ValueType::F32(vec![inputs[0].rows, channels]));
         self.axial_tables.insert(key, table);
-        self.steps.push(Step {
-            node: None,
-            op: StepOp::AxialRopeTable { frequencies: axial_frequencies(spec) },
-            inputs: inputs.to_vec(),
-            outputs: vec![table],
-            in_place: false,
-        });
+        let op = StepOp::AxialRopeTable { frequencies: axial_frequencies(spec) };
+        self.extra(op, inputs.to_vec(), table);
         table
     }
 }

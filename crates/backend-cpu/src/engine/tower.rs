@@ -2,7 +2,8 @@
 
 use lapidary_backend::Result;
 
-use super::{Call, Scratch};
+use super::Scratch;
+use super::run::Run;
 use crate::ops::conv2d::{self, Conv2d, conv2d};
 use crate::ops::layer_norm::{LayerNorm, layer_norm};
 use crate::ops::local_attention::{self, LocalAttention, local_attention};
@@ -18,7 +19,7 @@ use crate::ops::{
 };
 use crate::step::{Step, StepOp, Value};
 
-impl Call<'_> {
+impl Run<'_> {
     /// Ops that need no scratch.
     pub(super) fn compute_tower(&self, step: &Step, made: Value, out: &mut [f32]) {
         let (cpu, weights) = (self.cpu, self.weights);
@@ -37,7 +38,7 @@ impl Call<'_> {
                 axial_rope(cpu, first(), (f32(1), *head_dim), (out, made.channels));
             }
             StepOp::CausalConv1d { taps } => {
-                causal_conv1d(cpu, f32(0), weights.derived(*taps), (out, made.channels));
+                causal_conv1d(cpu, f32(0), weights.vector(*taps), (out, made.channels));
             }
             StepOp::PoolRows { size } => pool_rows(cpu, f32(0), *size, (out, made.channels)),
             StepOp::SigmoidGate => sigmoid_gate(cpu, first(), f32(1), out),
@@ -80,7 +81,7 @@ impl Call<'_> {
         scratch: &mut Scratch,
         out: &mut [f32],
     ) -> Result<()> {
-        let StepOp::LocalAttention { spec, per_dim_scale, by_distance } = &step.op else {
+        let StepOp::LocalAttention { spec, factors, by_distance } = &step.op else {
             unreachable!("local attention was asked for")
         };
         let n_rows = step.inputs[0].n_rows(self.sizes);
@@ -88,8 +89,8 @@ impl Call<'_> {
         scratch.threads.grow(per_thread * self.cpu.workers.n_threads())?;
         let local = LocalAttention {
             spec,
-            per_dim_scale: self.weights.vector(*per_dim_scale),
-            by_distance: self.weights.derived(*by_distance),
+            factors: self.weights.vector(*factors),
+            by_distance: self.weights.vector(*by_distance),
         };
         let q = (!step.in_place).then(|| self.f32(step, 0));
         let qkv = (q, self.f32(step, 1), self.f32(step, 2));
@@ -108,7 +109,7 @@ impl Call<'_> {
         };
         let per_thread = conv2d::row_scratch(width, n_in);
         scratch.threads.grow(per_thread * self.cpu.workers.n_threads())?;
-        let conv = Conv2d { panels: self.weights.derived(panels), n_in, n_out, width };
+        let conv = Conv2d { panels: self.weights.vector(panels), n_in, n_out, width };
         conv2d(self.cpu, conv, self.f32(step, 0), &mut scratch.threads, out);
         Ok(())
     }

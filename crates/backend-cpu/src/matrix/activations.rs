@@ -5,7 +5,6 @@
 //! holds something that is not finite gets a scale that is not a number: it reaches the results.
 #![allow(unsafe_code)]
 
-use half::bf16;
 use lapidary_backend::Result;
 
 use super::Cpu;
@@ -25,7 +24,7 @@ const ITEM_LEN: usize = 1 << 14;
 /// The rows of one product, and what its weights want to know of them.
 #[derive(Default)]
 pub(crate) struct Activations {
-    /// `[token][block][32]`, zeros behind the last channel.
+    /// `[token][block][32]`, zeros after the last channel.
     codes: Aligned<i8>,
     /// `[token][block]`.
     scales: Aligned<f32>,
@@ -36,7 +35,8 @@ pub(crate) struct Activations {
     /// `[token][unit]`: the factor of a group's bias.
     shifts: Aligned<f32>,
     /// `[token][channel]` for products of pairs, an even number of channels.
-    pub(super) halves: Aligned<bf16>,
+    #[cfg(target_arch = "x86_64")]
+    pub(super) halves: Aligned<half::bf16>,
     n_tokens: usize,
     n_blocks: usize,
     units: Units,
@@ -83,7 +83,7 @@ impl Activations {
         let scales = Shared::new(&mut self.scales);
         let sums = Shared::new(&mut self.sums);
         let per_item = ITEM_LEN.div_ceil(cols.max(1));
-        cpu.workers.run(n_tokens.div_ceil(per_item), &|_, item| {
+        cpu.run(n_tokens.div_ceil(per_item), &|_, item| {
             let tokens = item * per_item..((item + 1) * per_item).min(n_tokens);
             let blocks = tokens.start * n_blocks..tokens.end * n_blocks;
             // SAFETY: each item has tokens of its own.
@@ -212,7 +212,7 @@ mod tests {
     fn codes_of(isa: Isa, x: &[f32], cols: usize) -> Activations {
         let workers = Workers::new(2);
         let mut made = Activations::default();
-        made.quantise(Cpu { isa, workers: &workers, exact: false }, x, cols).unwrap();
+        made.quantise(Cpu { isa, workers: &workers, exact: false, stop: None }, x, cols).unwrap();
         made
     }
 

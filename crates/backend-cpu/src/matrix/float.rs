@@ -3,17 +3,18 @@
 
 use half::{bf16, f16};
 use lapidary_backend::Result;
+use lapidary_backend_kit::RowSource;
 use lapidary_program::Weight;
 
 use super::product::Element;
 use super::split::Split;
-use super::{Cpu, MatrixShape, Product, ProductKernel, RowSource, Strided, pack_panels};
+use super::{Cpu, MatrixShape, Product, ProductKernel, Strided, pack_panels};
 use crate::aligned::Aligned;
 use crate::shared::Shared;
 use crate::simd::LANES;
 use crate::workers::Workers;
 
-/// Matrices of `[panel][k][16]`; the lanes behind the last row are 0.
+/// Matrices of `[panel][k][16]`; the lanes after the last row are 0.
 pub(crate) struct Panels<L: Element> {
     data: Aligned<L>,
     shape: MatrixShape,
@@ -75,7 +76,7 @@ impl<L: Stored> Panels<L> {
         assert_eq!((x.len(), y.len()), (n_tokens * n_in, n_tokens * n_out), "activations");
         let split = Split::new(n_tokens, n_panels, n_in, cpu.workers.n_threads());
         let shared = Shared::new(y);
-        cpu.workers.run(split.n_items(), &|_, item| {
+        cpu.run(split.n_items(), &|_, item| {
             let (tokens, panels) = split.item(item);
             let cols = panels.start * LANES..(panels.end * LANES).min(n_out);
             let (n_rows, n_cols) = (tokens.len(), cols.len());

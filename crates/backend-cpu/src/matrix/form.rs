@@ -49,7 +49,7 @@ pub(crate) struct Form {
     pub n_groups: usize,
     /// Whether the two halves of a block may have different scales.
     pub halves: bool,
-    /// Where codes start, behind all scales: a panel is read from its start to its end.
+    /// Where codes start, after all scales: a panel is read from its start to its end.
     pub codes: usize,
     pub scales: usize,
     pub biases: usize,

@@ -422,7 +422,7 @@ impl NarrowTile<'_> {
                 }
             }
             if first == 0 && row == 0 {
-                // All scales of a panel are read before the codes behind its first stretch.
+                // All scales of a panel are read before the codes after its first stretch.
                 let form = product.form;
                 let next = stretch.codes[0].wrapping_add(form.n_blocks * BITS * CHUNK);
                 for line in 0..form.codes / CHUNK {

@@ -18,14 +18,14 @@ mod integer;
 mod pairs;
 mod product;
 mod quant;
-mod source;
 mod split;
 mod unpack;
 
 use std::ops::Range;
 
 use half::{bf16, f16};
-use lapidary_backend::Result;
+use lapidary_backend::{Result, StopFlag};
+use lapidary_backend_kit::RowSource;
 use lapidary_program::{DType, Encoding, Weight, WeightDecl};
 
 use crate::aligned::{Aligned, Plain};
@@ -40,7 +40,6 @@ use quant::QuantPanels;
 pub(crate) use activations::Activations;
 pub(crate) use float::Panels;
 pub(crate) use product::{Element, Product, ProductKernel, Strided};
-pub(crate) use source::RowSource;
 
 /// One or more matrices `[rows, cols]` of one weight, packed.
 pub(crate) enum PackedWeight {
@@ -69,6 +68,27 @@ pub(crate) struct Cpu<'a> {
     pub workers: &'a Workers,
     /// Whether weights are multiplied with activations as they are, not as bytes or `bf16`.
     pub exact: bool,
+    /// Once it is set, what is still to be computed is left out: the call will end with an error.
+    pub stop: Option<&'a StopFlag>,
+}
+
+impl Cpu<'_> {
+    /// Whether nobody wants the results any more.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.is_some_and(StopFlag::is_set)
+    }
+
+    /// [`Workers::run`]; what a stopped call has not begun is left out.
+    pub(crate) fn run(&self, n_items: usize, body: &(dyn Fn(usize, usize) + Sync)) {
+        match self.stop {
+            None => self.workers.run(n_items, body),
+            Some(stop) => self.workers.run(n_items, &|thread, item| {
+                if !stop.is_set() {
+                    body(thread, item);
+                }
+            }),
+        }
+    }
 }
 
 impl MatrixShape {
@@ -224,5 +244,31 @@ impl PackedWeight {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use lapidary_backend::StopFlag;
+
+    use super::Cpu;
+    use crate::simd::Isa;
+    use crate::workers::Workers;
+
+    #[test]
+    fn a_loop_ends_with_the_items_that_have_begun() {
+        let (workers, stop, done) = (Workers::new(1), StopFlag::new(), AtomicUsize::new(0));
+        let isa = Isa::all()[0];
+        let cpu = Cpu { isa, workers: &workers, exact: true, stop: Some(&stop) };
+        cpu.run(100, &|_, item| {
+            done.fetch_add(1, Ordering::Relaxed);
+            if item == 3 {
+                stop.set();
+            }
+        });
+        assert_eq!(done.load(Ordering::Relaxed), 4);
+        assert!(cpu.is_stopped());
     }
 }

@@ -59,7 +59,7 @@ pub(super) fn round<'a>(
     room.grow(n_tokens * stride)?;
     let shared = Shared::new(room);
     let per_item = ITEM_LEN.div_ceil(n_in);
-    cpu.workers.run(n_tokens.div_ceil(per_item), &|_, item| {
+    cpu.run(n_tokens.div_ceil(per_item), &|_, item| {
         let tokens = item * per_item..((item + 1) * per_item).min(n_tokens);
         for token in tokens {
             // SAFETY: each row belongs to one item.
@@ -70,7 +70,7 @@ pub(super) fn round<'a>(
     Ok(Rounded { data: &room[..n_tokens * stride], stride })
 }
 
-/// To the nearest `bf16`, ties to even; zeros behind the last number.
+/// To the nearest `bf16`, ties to even; zeros after the last number.
 struct RoundRow<'a> {
     x: &'a [f32],
     out: &'a mut [bf16],
@@ -125,7 +125,7 @@ pub(super) fn matmul(
     assert_eq!((matrix.len(), y.len()), (n_panels * panel_len, n_tokens * n_out), "panels");
     let split = Split::new(n_tokens, n_panels, n_in, cpu.workers.n_threads());
     let shared = Shared::new(y);
-    cpu.workers.run(split.n_items(), &|_, item| {
+    cpu.run(split.n_items(), &|_, item| {
         let (tokens, panels) = split.item(item);
         let mut first = panels.start;
         while first < panels.end {
@@ -278,7 +278,7 @@ impl Block {
         depth: usize,
         w: &impl Pairs,
     ) {
-        // SAFETY: by the caller's promise; columns behind `cols` are masked.
+        // SAFETY: by the caller's promise; columns after `cols` are masked.
         unsafe {
             let x = self.x.add(row * self.x_stride + start).cast::<i32>();
             let x_stride = self.x_stride / PAIR;
@@ -322,7 +322,7 @@ unsafe fn dot(sum: __m512, a: __m512i, b: __m512i) -> __m512 {
     }
 }
 
-/// Two columns of a panel side by side; zeros where the second is behind the last.
+/// Two columns of a panel side by side; zeros where the second is after the last.
 ///
 /// # Safety
 /// `depth` columns of sixteen numbers can be read at `panel`, and `2·pair < depth`.
@@ -380,7 +380,7 @@ mod tests {
         }
         let workers = Workers::new(2);
         let isa = Isa::named("avx512bf16").expect("it was detected");
-        let cpu = Cpu { isa, workers: &workers, exact: false };
+        let cpu = Cpu { isa, workers: &workers, exact: false, stop: None };
         let mut room = Aligned::default();
         let rounded = round(dot, cpu, x, n_in, &mut room).expect("there is memory");
         let mut y = vec![f32::NAN; x.len() / n_in * shape.rows];

@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::ops::{Deref, Range};
 
 use lapidary_backend::Result;
+use lapidary_backend_kit::RowSource;
 use lapidary_program::{Part, Weight};
 
 use super::activations::{Activations, BLOCK, Units};
@@ -13,7 +14,7 @@ use super::integer::IntegerProduct;
 use super::product::{self, DEPTH_BLOCK, Product};
 use super::split::Split;
 use super::unpack::{factors, floats, spread};
-use super::{Cpu, MatrixShape, RowSource, Strided, pack_panels};
+use super::{Cpu, MatrixShape, Strided, pack_panels};
 use crate::aligned::Aligned;
 use crate::pack_cache::MappedBytes;
 use crate::shared::Shared;
@@ -163,7 +164,7 @@ impl QuantPanels {
             &self.data[index * n_panels * panel_bytes..(index + 1) * n_panels * panel_bytes];
         let split = Split::new(n_tokens, n_panels, n_in, cpu.workers.n_threads());
         let shared = Shared::new(y);
-        cpu.workers.run(split.n_items(), &|_, item| {
+        cpu.run(split.n_items(), &|_, item| {
             let (tokens, panels) = split.item(item);
             let cols = panels.start * LANES..(panels.end * LANES).min(n_out);
             let w = &matrix[panels.start * panel_bytes..panels.end * panel_bytes];

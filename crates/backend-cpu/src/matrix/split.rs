@@ -4,6 +4,9 @@ use crate::simd::LANES;
 
 /// Multiplications that are worth a thread of their own.
 const ITEM_WORK: usize = 1 << 15;
+/// The most multiplications of an item, some 20 ms: a call that is stopped ends with the items that
+/// have begun.
+const MOST_WORK: usize = 1 << 30;
 /// The most tokens of an item: all its panels read their activations, one after another, and those
 /// of thousands of tokens would come from main memory each time.
 const ITEM_TOKENS: usize = 512;
@@ -26,8 +29,10 @@ impl Split {
         // Several items per thread, so that a slow thread leaves its share to others.
         let wanted = 8 * n_threads;
         let panel_work = (n_tokens * n_in * LANES).max(1);
+        let item_work = (n_tokens.min(ITEM_TOKENS) * n_in * LANES).max(1);
         let panels_per_item = n_panels
             .div_ceil(wanted)
+            .min(MOST_WORK / item_work)
             .max(ITEM_WORK.div_ceil(panel_work))
             .next_multiple_of(4)
             .min(n_panels.max(1));
@@ -72,7 +77,7 @@ impl Split {
 
 #[cfg(test)]
 mod tests {
-    use super::Split;
+    use super::{MOST_WORK, Split};
     use crate::simd::LANES;
 
     #[test]
@@ -89,6 +94,19 @@ mod tests {
                 }
             }
             assert!(times.iter().all(|n| *n == 1), "{n_tokens} × {}", n_panels * LANES);
+        }
+    }
+
+    #[test]
+    fn no_item_takes_long() {
+        for (n_tokens, n_in) in [(512, 21_504), (4096, 1152), (300, 5376)] {
+            let split = Split::new(n_tokens, 16_384, n_in, 2);
+            let most = (0..split.n_items()).map(|item| {
+                let (tokens, panels) = split.item(item);
+                tokens.len() * panels.len() * LANES * n_in
+            });
+            // Panels come in fours.
+            assert!(most.max().unwrap() <= 2 * MOST_WORK, "{n_tokens} × {n_in}");
         }
     }
 }

@@ -1,19 +1,21 @@
-//! Attention over a panelled KV cache, by blocks of positions.
+//! Attention over a panelled KV cache, by blocks of positions, each of which is a page.
 //!
 //! For each block of [`BLOCK`] positions, counted from position 0 whatever the query sees of it:
 //! scores, their largest, the exponentials and the weighted sum of the values; then the blocks are
 //! merged from low to high positions. Blocks that a query does not see, and keys outside its range
 //! inside a block, change nothing, not even a rounding. So a query's result depends on its
-//! position and the cache alone: not on the queries beside it, nor on who computed which block.
+//! position and its sequence's keys alone: not on the queries beside it, nor on the pages that hold
+//! the keys, nor on who computed which block.
 #![allow(unsafe_code)]
 
 mod softmax;
 
 use std::ops::Range;
 
+use lapidary_backend::{Span, pages_for};
 use lapidary_program::AttentionSpec;
 
-use crate::cache::{BLOCK, Cache, CacheShape, CachedHead, Head};
+use crate::cache::{BLOCK, Block, Cache, CachedBlock};
 use crate::matrix::{Cpu, Element, Product, ProductKernel, Strided};
 use crate::shared::Shared;
 use crate::simd::LANES;
@@ -30,15 +32,12 @@ const SPLIT_FROM: usize = 4;
 pub(crate) struct Queries<'a> {
     /// `[T, heads·head_dim]`.
     pub q: &'a [f32],
-    /// `[T]`.
-    pub slots: &'a [i32],
+    /// Runs of tokens, each of one sequence.
+    pub spans: &'a [Span<'a>],
     /// `[T]`.
     pub positions: &'a [i32],
-    /// `[T]`, iff the attention is bidirectional.
-    pub horizons: Option<&'a [i32]>,
-    /// Whether this method has written the cache before it reads it. If not (`draft`), the query
-    /// at `p` asks over the keys `0 .. p` of another method, and its own key is not there.
-    pub own_key_is_cached: bool,
+    /// `[T]`, at least the positions; counted if the attention is bidirectional.
+    pub horizons: &'a [i32],
 }
 
 /// Room that attention works in, kept from call to call.
@@ -58,8 +57,11 @@ pub(crate) fn tile_scratch(head_dim: usize) -> usize {
 }
 
 /// Numbers that the blocks of a single token need.
-pub(crate) fn split_scratch(spec: &AttentionSpec, shape: CacheShape) -> usize {
-    spec.n_heads as usize * (spec.head_dim as usize + 2) * (shape.capacity / BLOCK + 1)
+pub(crate) fn split_scratch(spec: &AttentionSpec, max_context: u32) -> usize {
+    let all = pages_for(max_context as usize);
+    // A window may begin in the middle of a block.
+    let seen = spec.window.map_or(all, |window| all.min(pages_for(window as usize) + 1));
+    spec.n_heads as usize * (spec.head_dim as usize + 2) * seen
 }
 
 /// `q [T, heads·D] → out [T, heads·D]`: for each head,
@@ -92,14 +94,20 @@ pub(crate) fn attention(
         }
     };
     let longest = tiles.iter().map(|tile| tile.blocks().len()).max().unwrap_or(0);
-    if queries.slots.len() == 1 && tiles.len() < cpu.workers.n_threads() && longest >= SPLIT_FROM {
+    if queries.positions.len() == 1
+        && tiles.len() < cpu.workers.n_threads()
+        && longest >= SPLIT_FROM
+    {
         return all.run_split(tiles, room.split, tile_room, finish);
     }
-    cpu.workers.run(tiles.len(), &|thread, item| {
+    cpu.run(tiles.len(), &|thread, item| {
         let tile = &tiles[item];
         let mut room = tile_room(thread);
         all.gather(tile, room.q);
         for block in tile.blocks() {
+            if cpu.is_stopped() {
+                return;
+            }
             all.block(tile, block, (room.q, room.scores), &mut room.block);
             room.sums.merge(cpu, &room.block, tile.len, block == tile.blocks().start);
         }
@@ -114,10 +122,10 @@ struct Query {
     keys: Range<usize>,
 }
 
-/// Queries of one slot that share a KV head: `len` of those of a run of tokens, counted token
-/// after token and head after head.
+/// Queries of one span that share a KV head: `len` of them, counted token after token and head
+/// after head.
 pub(crate) struct QueryTile {
-    slot: usize,
+    span: usize,
     kv_head: usize,
     first_token: usize,
     start: usize,
@@ -165,10 +173,10 @@ impl<'a> Attention<'a> {
     /// The positions of the keys that a token sees.
     fn keys(&self, token: usize) -> Range<usize> {
         let position = self.queries.positions[token] as usize;
-        let end = match self.queries.horizons {
-            _ if !self.queries.own_key_is_cached => position,
-            Some(horizons) => position.max(horizons[token] as usize) + 1,
-            None => position + 1,
+        let end = match (self.spec.own_key, self.spec.bidirectional) {
+            (false, _) => position,
+            (true, true) => self.queries.horizons[token] as usize + 1,
+            (true, false) => position + 1,
         };
         let start = match self.spec.window {
             Some(window) => (position + 1).saturating_sub(window as usize),
@@ -190,17 +198,17 @@ impl<'a> Attention<'a> {
         Query { token, head, keys: self.keys(token) }
     }
 
-    /// Cuts the queries into tiles: neighbouring tokens of one slot, and of each the heads that
+    /// Cuts the queries into tiles: neighbouring tokens of one span, and of each the heads that
     /// read the same KV head.
     fn cut(&self, tiles: &mut Vec<QueryTile>) {
         tiles.clear();
         let mut first_token = 0;
-        for run in self.queries.slots.chunk_by(|a, b| a == b) {
-            let n = run.len() * self.heads_per_kv;
+        for (span, run) in self.queries.spans.iter().enumerate() {
+            let n = run.len as usize * self.heads_per_kv;
             for kv_head in 0..self.spec.n_kv_heads as usize {
                 for start in (0..n).step_by(TILE) {
-                    let (slot, len) = (run[0] as usize, TILE.min(n - start));
-                    let mut tile = QueryTile { slot, kv_head, first_token, start, len, keys: 0..0 };
+                    let len = TILE.min(n - start);
+                    let mut tile = QueryTile { span, kv_head, first_token, start, len, keys: 0..0 };
                     for i in 0..len {
                         let (all, seen) = (tile.keys.clone(), self.query(&tile, i).keys);
                         if all.is_empty() {
@@ -212,7 +220,7 @@ impl<'a> Attention<'a> {
                     tiles.push(tile);
                 }
             }
-            first_token += run.len();
+            first_token += run.len as usize;
         }
     }
 
@@ -231,17 +239,19 @@ impl<'a> Attention<'a> {
         room: (&[f32], &mut [f32]),
         sums: &mut Sums<'_>,
     ) {
-        match self.cache.head(tile.slot, tile.kv_head) {
-            CachedHead::F32(head) => self.block_of(&head, tile, block, room, sums),
-            CachedHead::Bf16(head) => self.block_of(&head, tile, block, room, sums),
-            CachedHead::Int8(head) => self.block_of(&head, tile, block, room, sums),
+        let table = &self.queries.spans[tile.span].tables[self.cache.shape().group];
+        let page = table.pages[block - table.first as usize];
+        match self.cache.block(page, tile.kv_head) {
+            CachedBlock::F32(held) => self.block_of(&held, tile, block, room, sums),
+            CachedBlock::Bf16(held) => self.block_of(&held, tile, block, room, sums),
+            CachedBlock::Int8(held) => self.block_of(&held, tile, block, room, sums),
         }
     }
 
     /// The same for numbers that are stored as `T`.
     fn block_of<T: Element>(
         &self,
-        head: &Head<'_, T>,
+        held: &Block<'_, T>,
         tile: &QueryTile,
         block: usize,
         (q, scores): (&[f32], &mut [f32]),
@@ -249,7 +259,6 @@ impl<'a> Attention<'a> {
     ) {
         let (n, head_dim) = (tile.len, self.head_dim);
         let start = block * BLOCK;
-        let ring = start % self.cache.shape().capacity;
         // Keys in the block, counted from its start; scores are made by whole panels.
         let low = tile.keys.start.max(start) - start;
         let high = tile.keys.end.min(start + BLOCK) - start;
@@ -257,14 +266,11 @@ impl<'a> Attention<'a> {
         let made = panels.start * LANES..panels.end * LANES;
         self.cpu.isa.run(ProductKernel(Product::new(
             Strided { data: q, stride: head_dim },
-            Strided {
-                data: &head.keys[(ring + made.start) * head_dim..],
-                stride: LANES * head_dim,
-            },
+            Strided { data: &held.keys[made.start * head_dim..], stride: LANES * head_dim },
             Strided { data: &mut scores[made.start..], stride: BLOCK },
             (n, made.len(), head_dim),
         )));
-        let scales = head.scales.map(|scales| scales.part(ring + made.start..ring + made.end));
+        let scales = held.scales.map(|scales| scales.part(made.clone()));
         for i in 0..n {
             let query = self.query(tile, i);
             let seen = query.keys.start.clamp(start, start + BLOCK) - start
@@ -278,10 +284,9 @@ impl<'a> Attention<'a> {
                 scales,
             });
         }
-        let values = &head.values[ring * head_dim.next_multiple_of(LANES)..];
         self.cpu.isa.run(ProductKernel(Product::new(
             Strided { data: &scores[low..], stride: BLOCK },
-            Strided { data: &values[low * LANES..], stride: BLOCK * LANES },
+            Strided { data: &held.values[low * LANES..], stride: BLOCK * LANES },
             Strided { data: &mut *sums.values, stride: head_dim },
             (n, head_dim, high - low),
         )));
@@ -307,7 +312,7 @@ impl<'a> Attention<'a> {
             let part = unsafe { shared.slice(start..start + tile.len * per_query) };
             Sums::new(self.head_dim, tile.len, part)
         };
-        self.cpu.workers.run(tiles.len() * blocks.len(), &|thread, item| {
+        self.cpu.run(tiles.len() * blocks.len(), &|thread, item| {
             let tile = &tiles[item / blocks.len()];
             let room = tile_room(thread);
             self.gather(tile, room.q);

@@ -1,17 +1,10 @@
-use lapidary_program::{AxialRopeSpec, RopeSpec};
+use lapidary_backend_kit::angles;
 
 use super::begin;
-use super::rope::{frequencies, turn};
+use super::rope::turn;
 use crate::matrix::Cpu;
 use crate::parallel::rows;
 use crate::simd::{Kernel, Simd};
-
-/// The frequencies of one direction: those of a head of half the size.
-pub(crate) fn axial_frequencies(spec: &AxialRopeSpec) -> Vec<f32> {
-    let half = spec.head_dim / 2;
-    let theta = spec.theta;
-    frequencies(&RopeSpec { head_dim: half, theta, rotated_pairs: half / 2, factor: 1.0 })
-}
 
 /// `columns [P], rows [P] → [P, 4·pairs]`: the cosines and sines of a patch's column, then those of
 /// its row. All layers share one such table per call.
@@ -25,9 +18,7 @@ pub(crate) fn axial_rope_table(
     rows(cpu, out, 4 * pairs, |t, out| {
         for (half, places) in out.chunks_exact_mut(2 * pairs).zip(places) {
             let (cosines, sines) = half.split_at_mut(pairs);
-            for (frequency, (c, s)) in frequencies.iter().zip(cosines.iter_mut().zip(sines)) {
-                (*s, *c) = (places[t] as f32 * frequency).sin_cos();
-            }
+            angles(places[t], frequencies, cosines, sines);
         }
     });
 }

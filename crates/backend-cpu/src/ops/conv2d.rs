@@ -39,7 +39,7 @@ pub(crate) fn conv2d(
     let scratch = Shared::new(scratch);
     let n_rows = out.len() / row_len;
     let out = Shared::new(out);
-    cpu.workers.run(n_rows, &|thread, row| {
+    cpu.run(n_rows, &|thread, row| {
         // SAFETY: each thread has a scratch of its own.
         let seen = unsafe { scratch.slice(thread * scratch_len..(thread + 1) * scratch_len) };
         // SAFETY: each row belongs to one item.

@@ -46,11 +46,18 @@ impl Kernel for Row<'_> {
                 sum = s.add(sum, load(s, x));
             }
             let mean = s.splat(s.sum(sum) / width as f32);
-            // Differences are stored before they are squared: the lanes behind a short end are
-            // then zeros again.
-            let mut squares = s.splat(0.0);
+            // The mean of many like numbers is rounded by more than they differ: what it is off by
+            // is the mean of the differences, which are small. They are stored before they are
+            // read again: the lanes after a short end are then zeros again.
+            let mut rest = s.splat(0.0);
             for x in run.chunks_mut(LANES) {
                 store(s, x, s.sub(load(s, x), mean));
+                rest = s.add(rest, load(s, x));
+            }
+            let rest = s.splat(s.sum(rest) / width as f32);
+            let mut squares = s.splat(0.0);
+            for x in run.chunks_mut(LANES) {
+                store(s, x, s.sub(load(s, x), rest));
                 let x = load(s, x);
                 squares = s.mul_add(x, x, squares);
             }
@@ -59,6 +66,35 @@ impl Kernel for Row<'_> {
                 let bias = bias.map_or(s.splat(0.0), |bias| load(s, &bias[i * LANES..]));
                 let normal = s.mul(load(s, x), inverse);
                 store(s, x, s.mul_add(normal, load(s, w), bias));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LayerNorm, layer_norm};
+    use crate::matrix::Cpu;
+    use crate::simd::Isa;
+    use crate::workers::Workers;
+
+    /// A flat image: what differs is far less than the numbers, and is all that matters.
+    #[test]
+    fn small_differences_of_large_numbers_are_kept() {
+        let width = 700;
+        let x: Vec<f32> = (0..width).map(|i| 100.1 + (i % 7) as f32 * 2e-5).collect();
+        let mean = x.iter().map(|x| f64::from(*x)).sum::<f64>() / width as f64;
+        let squares = x.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>();
+        let root = (squares / width as f64 + 1e-12).sqrt();
+        let (weight, workers) = (vec![1.0; width], Workers::new(1));
+        for isa in Isa::all() {
+            let cpu = Cpu { isa, workers: &workers, exact: true, stop: None };
+            let mut out = x.clone();
+            let norm = LayerNorm { weight: &weight, bias: None, eps: 1e-12 };
+            layer_norm(cpu, None, norm, (&mut out, width));
+            for (got, x) in out.iter().zip(&x) {
+                let want = (f64::from(*x) - mean) / root;
+                assert!((f64::from(*got) - want).abs() < 1e-5, "{isa:?}: {got}, not {want}");
             }
         }
     }

@@ -14,19 +14,18 @@ const ITEM_WORK: usize = 1 << 16;
 #[derive(Clone, Copy)]
 pub(crate) struct LocalAttention<'a> {
     pub spec: &'a LocalAttentionSpec,
-    /// `[head_dim]`.
-    pub per_dim_scale: &'a [f32],
+    /// `[head_dim]`: what queries are multiplied with.
+    pub factors: &'a [f32],
     /// `[distances, heads·head_dim]`: `R(d)`, for all distances that can be.
     pub by_distance: &'a [f32],
 }
 
-/// Numbers that one thread needs for calls of so many rows: the factors of a query, the query, and
-/// its scores.
+/// Numbers that one thread needs for calls of so many rows: a query and its scores.
 pub(crate) fn row_scratch(spec: &LocalAttentionSpec, n_rows: usize) -> usize {
     if n_rows == 0 {
         return 0;
     }
-    2 * spec.head_dim as usize + n_rows.min(spec.window as usize)
+    spec.head_dim as usize + n_rows.min(spec.window as usize)
 }
 
 /// `q, k, v [F, heads·head_dim] → same`, as [`LocalAttentionSpec`] has it. `out` may hold `q`, which
@@ -46,13 +45,9 @@ pub(crate) fn local_attention(
     let scratch_len = row_scratch(spec, n_rows);
     let rows_per_item = ITEM_WORK.div_ceil(window * channels);
     let (scratch, shared) = (Shared::new(scratch), Shared::new(out));
-    cpu.workers.run(n_rows.div_ceil(rows_per_item), &|thread, item| {
+    cpu.run(n_rows.div_ceil(rows_per_item), &|thread, item| {
         // SAFETY: each thread has a scratch of its own.
         let scratch = unsafe { scratch.slice(thread * scratch_len..(thread + 1) * scratch_len) };
-        let (factors, scratch) = scratch.split_at_mut(head_dim);
-        for (factor, s) in factors.iter_mut().zip(local.per_dim_scale) {
-            *factor = spec.q_scale * if spec.softplus { softplus(*s) } else { *s };
-        }
         let (query, scores) = scratch.split_at_mut(head_dim);
         for t in item * rows_per_item..((item + 1) * rows_per_item).min(n_rows) {
             let seen = (t + 1).saturating_sub(window)..t + 1;
@@ -62,7 +57,7 @@ pub(crate) fn local_attention(
                 let out = unsafe { shared.slice(at.clone()) };
                 query.copy_from_slice(q.map_or(&*out, |q| &q[at]));
                 cpu.isa.run(Head {
-                    factors,
+                    factors: local.factors,
                     query,
                     keys: &k[seen.start * channels + start..],
                     values: &v[seen.start * channels + start..],
@@ -76,11 +71,6 @@ pub(crate) fn local_attention(
             }
         }
     });
-}
-
-/// `ln(1 + eˣ)`, without overflow.
-fn softplus(x: f32) -> f32 {
-    x.max(0.0) + (-x.abs()).exp().ln_1p()
 }
 
 /// One head of one row: it sees as many rows of keys and values as it has scores, itself the last.

@@ -1,18 +1,9 @@
-use lapidary_program::RopeSpec;
+use lapidary_backend_kit::angles;
 
 use super::begin;
 use crate::matrix::Cpu;
 use crate::parallel::rows;
 use crate::simd::{Kernel, LANES, Simd, load, store};
-
-/// `theta^(−2i/head_dim) / factor` for each pair that rotates.
-pub(crate) fn frequencies(spec: &RopeSpec) -> Vec<f32> {
-    let frequency = |i: u32| {
-        let exponent = -2.0 * f64::from(i) / f64::from(spec.head_dim);
-        (spec.theta.powf(exponent) / spec.factor) as f32
-    };
-    (0..spec.rotated_pairs).map(frequency).collect()
-}
 
 /// `positions [T] → [T, 2·pairs]`: the cosines of a token's angles, then their sines.
 /// All layers that rotate alike share one such table per call.
@@ -23,14 +14,12 @@ pub(crate) fn rope_table(cpu: Cpu<'_>, frequencies: &[f32], positions: &[i32], o
     }
     rows(cpu, out, 2 * pairs, |t, out| {
         let (cosines, sines) = out.split_at_mut(pairs);
-        for (frequency, (c, s)) in frequencies.iter().zip(cosines.iter_mut().zip(sines)) {
-            (*s, *c) = (positions[t] as f32 * frequency).sin_cos();
-        }
+        angles(positions[t], frequencies, cosines, sines);
     });
 }
 
 /// `x [T, heads·head_dim] → same`, half-split: pair `i` couples elements `i` and `i + head_dim/2`;
-/// pairs behind those of the table pass unchanged.
+/// pairs after those of the table pass unchanged.
 pub(crate) fn rope(
     cpu: Cpu<'_>,
     first: Option<&[f32]>,
@@ -63,7 +52,7 @@ impl Kernel for Rotate<'_> {
     }
 }
 
-/// Turns one head, half-split; elements behind the pairs of these angles pass unchanged.
+/// Turns one head, half-split; elements after the pairs of these angles pass unchanged.
 #[inline(always)]
 pub(super) fn turn<S: Simd>(s: S, head: &mut [f32], (cosines, sines): (&[f32], &[f32])) {
     let pairs = cosines.len();

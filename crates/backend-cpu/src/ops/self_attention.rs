@@ -86,7 +86,7 @@ pub(crate) fn self_attention(
             call.pack(first + i, k, v, panels);
         }
         let panels = &*panels;
-        cpu.workers.run(n_heads * n_tiles, &|thread, item| {
+        cpu.run(n_heads * n_tiles, &|thread, item| {
             let (head, tile) = (item / n_tiles, item % n_tiles);
             let rows = tile * TILE..((tile + 1) * TILE).min(call.n_rows);
             let part = thread * scratch_len..(thread + 1) * scratch_len;
@@ -123,7 +123,7 @@ struct Call<'a> {
 
 impl Call<'_> {
     /// Lays out one head: keys as `[row / 16][channel][16]`, then values as
-    /// `[channel / 16][row][16]`. What lies behind the last row and channel is 0.
+    /// `[channel / 16][row][16]`. What lies after the last row and channel is 0.
     fn pack(&self, head: usize, k: &[f32], v: &[f32], panels: &mut [f32]) {
         let (n_rows, head_dim) = (self.n_rows.next_multiple_of(LANES), self.heads.head_dim);
         let (keys, values) = panels.split_at_mut(n_rows * head_dim);
@@ -133,7 +133,7 @@ impl Call<'_> {
             let start = row * self.channels + head * head_dim;
             start..start + head_dim
         };
-        self.cpu.workers.run(n_rows.div_ceil(PACK_ROWS), &|_, item| {
+        self.cpu.run(n_rows.div_ceil(PACK_ROWS), &|_, item| {
             for first in (item * PACK_ROWS..((item + 1) * PACK_ROWS).min(n_rows)).step_by(LANES) {
                 let n = LANES.min(self.n_rows - first);
                 // SAFETY: each panel of keys belongs to one item.
@@ -178,7 +178,7 @@ impl Call<'_> {
             )));
             for i in 0..n {
                 let scores = &mut room.scores[i * BLOCK..i * BLOCK + n_scores];
-                // What is behind the last row can't be the largest.
+                // What is after the last row can't be the largest.
                 scores[n_keys..].fill(f32::NEG_INFINITY);
                 let total = &mut room.totals[i * LANES..(i + 1) * LANES];
                 let before = if start == 0 { f32::NEG_INFINITY } else { room.largest[i] };

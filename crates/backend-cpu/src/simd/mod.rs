@@ -172,7 +172,7 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
         x: Self::Quads,
     ) -> Self::Ints;
     /// What [`Simd::dot`] makes of chunks `first .. first + n` of `W` panels and as many quads of
-    /// `H` rows, added to a tile's sums. Chunks are 64 bytes, quads 4, one behind the other; rows
+    /// `H` rows, added to a tile's sums. Chunks are 64 bytes, quads 4, one after the other; rows
     /// are `x.1` bytes apart.
     ///
     /// # Safety
@@ -378,7 +378,7 @@ impl Isa {
     }
 }
 
-/// Up to 16 numbers as a vector, zeros behind them.
+/// Up to 16 numbers as a vector, zeros after them.
 #[inline(always)]
 pub(crate) fn load<S: Simd>(s: S, x: &[f32]) -> S::V {
     if x.len() >= LANES {

@@ -5,7 +5,10 @@ mod sample;
 
 use std::sync::Arc;
 
-use lapidary_backend::{Backend, Engine, Error, Feed, LoadOptions, MemoryPlan, Outputs};
+use lapidary_backend::{
+    Backend, Call, CallLimits, Device, DeviceId, Engine, Error, Feed, LoadOptions, MemoryPlan,
+    PageId, PageTable, Results, Span, Wanted,
+};
 use lapidary_backend_cpu::CpuBackend;
 use lapidary_program::{Program, input};
 use sample::{HEAD_DIM, HIDDEN, MELS, PATCH, program};
@@ -13,8 +16,9 @@ use sample::{HEAD_DIM, HIDDEN, MELS, PATCH, program};
 fn options() -> LoadOptions {
     LoadOptions {
         max_context: 100,
-        max_chunk: 16,
-        n_slots: 2,
+        n_sequences: 2,
+        limits: CallLimits { chunk: 16, tokens: 17, block: 1 },
+        pages: vec![2],
         threads: Some(2),
         ..LoadOptions::default()
     }
@@ -24,13 +28,30 @@ fn only(methods: &[&str]) -> LoadOptions {
     LoadOptions { methods: methods.iter().map(|m| m.to_string()).collect(), ..options() }
 }
 
+fn device() -> Box<dyn Device> {
+    CpuBackend.open(&DeviceId::new("cpu", 0)).unwrap()
+}
+
 fn load(program: &Arc<Program>, options: &LoadOptions) -> Box<dyn Engine> {
-    let device = CpuBackend.probe().unwrap().remove(0);
-    CpuBackend.load(program, &device, options, &mut |_, _| {}).unwrap()
+    device().load(program, options, &mut |_, _| {}).unwrap()
 }
 
 fn plan(options: &LoadOptions) -> MemoryPlan {
-    CpuBackend.plan(&program(), options).unwrap()
+    device().plan(&program(), options).unwrap()
+}
+
+/// All of the output of a method.
+fn run(
+    engine: &mut dyn Engine,
+    method: &str,
+    feeds: &[Feed<'_>],
+    spans: &[Span<'_>],
+) -> Result<Vec<f32>, Error> {
+    let wants = [Wanted::whole("y")];
+    let mut results = Results::default();
+    let call = Call { method, feeds, spans, wants: &wants, ..Call::default() };
+    engine.run(&call, &mut results)?;
+    Ok(results.get("y").unwrap().data.clone())
 }
 
 fn numbers(n: u64) -> Vec<f32> {
@@ -41,42 +62,36 @@ fn see(engine: &mut dyn Engine, n_patches: usize) -> Result<Vec<f32>, Error> {
     let patches = numbers(n_patches as u64 * PATCH);
     let columns: Vec<i32> = (0..n_patches as i32).map(|i| i % 20).collect();
     let rows: Vec<i32> = (0..n_patches as i32).map(|i| i / 20).collect();
-    let feeds =
-        [Feed::f32(input::PATCHES, &patches), Feed::i32("x", &columns), Feed::i32("y", &rows)];
-    let mut outputs = Outputs::default();
-    engine.run("look", &feeds, &mut outputs)?;
-    Ok(outputs.get("y").unwrap().data.clone())
+    let feeds = [
+        Feed::f32(input::PATCHES, &patches),
+        Feed::i32(input::PATCH_X, &columns),
+        Feed::i32(input::PATCH_Y, &rows),
+    ];
+    run(engine, "look", &feeds, &[])
 }
 
 fn hear(engine: &mut dyn Engine, n_frames: usize) -> Result<Vec<f32>, Error> {
     let frames = numbers(n_frames as u64 * MELS);
-    let mut outputs = Outputs::default();
-    engine.run("listen", &[Feed::f32("frames", &frames)], &mut outputs)?;
-    Ok(outputs.get("y").unwrap().data.clone())
+    run(engine, "listen", &[Feed::f32("frames", &frames)], &[])
 }
 
 fn say(engine: &mut dyn Engine) -> Result<Vec<f32>, Error> {
-    let feeds = [
-        Feed::i32(input::TOKENS, &[5, 63]),
-        Feed::i32(input::SLOTS, &[1, 1]),
-        Feed::i32(input::POSITIONS, &[0, 1]),
-    ];
-    let mut outputs = Outputs::default();
-    engine.run("say", &feeds, &mut outputs)?;
-    Ok(outputs.get("y").unwrap().data.clone())
+    let tables = [PageTable { first: 0, pages: &[PageId(1)] }];
+    let spans = [Span { start: 0, len: 2, tables: &tables }];
+    run(engine, "say", &[Feed::i32(input::TOKENS, &[5, 63])], &spans)
 }
 
 #[test]
 fn a_method_that_is_not_wanted_takes_nothing() {
     let all = plan(&options());
     let text = plan(&only(&["say"]));
-    let picture = plan(&only(&["look"]));
+    let image = plan(&only(&["look"]));
     assert_eq!(text.kv, all.kv);
     assert!(text.weights < all.weights);
-    assert_eq!((picture.kv, picture.activations), (0, 0));
+    assert_eq!((image.kv, image.activations), (0, 0));
     // Two matrices in panels of 16 rows, two vectors, and two bounds.
     let want = 4 * (48 * (PATCH + HIDDEN) + 2 * HIDDEN + 2);
-    assert_eq!(picture.weights, want);
+    assert_eq!(image.weights, want);
 }
 
 #[test]
@@ -119,7 +134,7 @@ fn threads_change_no_bit() {
 }
 
 #[test]
-fn room_for_pictures_is_kept_only_when_it_is_asked_for() {
+fn room_for_images_is_kept_only_when_it_is_asked_for() {
     let none = plan(&only(&["look"]));
     assert_eq!(none.activations, 0);
     let n = 100;
@@ -137,7 +152,7 @@ fn room_for_pictures_is_kept_only_when_it_is_asked_for() {
 }
 
 #[test]
-fn a_larger_picture_than_planned_is_seen_all_the_same() {
+fn a_larger_image_than_planned_is_seen_all_the_same() {
     let program = program();
     let with = |max_patches, max_frames| {
         load(&program, &LoadOptions { max_patches, max_frames, ..options() })

@@ -1,4 +1,4 @@
-//! A small program with a method for text, one for pictures and one for sound.
+//! A small program with a method for text, one for images and one for audio.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -71,6 +71,7 @@ pub fn program() -> Arc<Program> {
         add_bos: false,
         sampling: SamplingDefaults::default(),
         media: Default::default(),
+        answer: None,
     };
     let description = Description { metadata, states, methods, weights };
     Arc::new(Program::new(description, BTreeMap::new(), Arc::new(store)).unwrap())
@@ -81,10 +82,9 @@ fn linear(weight: &str) -> Op {
 }
 
 fn say(graph: &mut GraphBuilder<'_>) -> Result<ValueId> {
-    let [tokens, slots, positions] = [input::TOKENS, input::SLOTS, input::POSITIONS]
-        .map(|name| graph.input(name, ValueType::indices(Sym::Tokens)));
+    let tokens = graph.input(input::TOKENS, ValueType::indices(Sym::Tokens));
     let x = graph.node("embed", Op::embed("embed", 1.0), &[tokens])?;
-    graph.node("write", Op::KvWrite { state: "kv".into() }, &[x, x, slots, positions])?;
+    graph.node("write", Op::KvWrite { state: "kv".into() }, &[x, x])?;
     let spec = AttentionSpec {
         n_heads: HEADS,
         n_kv_heads: HEADS,
@@ -92,17 +92,18 @@ fn say(graph: &mut GraphBuilder<'_>) -> Result<ValueId> {
         scale: 1.0,
         window: None,
         bidirectional: false,
+        own_key: true,
     };
     let op = Op::Attention { state: "kv".into(), spec };
-    let x = graph.node("attention", op, &[x, slots, positions])?;
+    let x = graph.node("attention", op, &[x])?;
     graph.node("head", linear("embed"), &[x])
 }
 
 /// Patches, a norm, self-attention with turned keys and queries, and pooling.
 fn look(graph: &mut GraphBuilder<'_>) -> Result<ValueId> {
     let patches = graph.input(input::PATCHES, ValueType::rows(Sym::Patches, PATCH));
-    let [columns, rows] =
-        ["x", "y"].map(|name| graph.input(name, ValueType::indices(Sym::Patches)));
+    let [columns, rows] = [input::PATCH_X, input::PATCH_Y]
+        .map(|name| graph.input(name, ValueType::indices(Sym::Patches)));
     let op = Op::Linear { weight: "patch".into(), bias: Some("patch.bias".into()) };
     let x = graph.node("patch", op, &[patches])?;
     let op = Op::LayerNorm {

@@ -1,21 +1,23 @@
 //! Compiles one method: values get buffers, nodes get kernels.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ops::Range;
 
 use lapidary_backend::LoadOptions;
+use lapidary_backend_kit::{Derived, Form, Liveness, Purposes};
 use lapidary_program::{Dim, Method, Node, Program, ValueId, ValueType};
 
-use super::{Compiled, Fusing, can_window, last_uses, lengths, makes_asked, order};
+use super::{Compiled, Fusing, Tables, can_window, lengths, makes_asked, order};
 use crate::adapter::Abilities;
 use crate::cache::CacheShape;
-use crate::derived::{Derived, Form};
 use crate::fuse::{Fuser, Unit};
-use crate::host::HostFeed;
+use crate::host::{HostFeed, PLACE_WORDS, RULE_WORDS};
 use crate::linear::{PackedForm, Tuning};
 use crate::ops;
-use crate::step::{Bound, CompiledMethod, Dispatch, FeedSpec, Output, Place, Value};
-use crate::weights::{MatrixId, ShardId, Span};
+use crate::step::{
+    Binding, CompiledMethod, Dispatch, FeedRows, FeedSpec, Output, Place, Value, is_asked,
+};
+use crate::weights::{MatrixId, ShardId, Span, Vector};
 
 /// What one method's nodes are compiled with.
 pub(crate) struct MethodCompiler<'a> {
@@ -28,12 +30,12 @@ pub(crate) struct MethodCompiler<'a> {
     pub(super) values: Vec<Option<Value>>,
     /// The first value that each node makes.
     pub(super) firsts: Vec<ValueId>,
-    /// The last step that reads each value; outputs are read at the end.
-    last_use: Vec<usize>,
-    pub(super) free: Vec<usize>,
+    /// Which values are needed until when.
+    live: Option<Liveness>,
     feeds: Vec<FeedSpec>,
     dims: Vec<Dim>,
-    pub(super) written: HashSet<&'a str>,
+    /// What each node is for.
+    pub(super) purposes: Vec<Purposes>,
     /// Values that are kept in bytes beside, by their buffers.
     bytes: HashMap<usize, [Value; 2]>,
     /// Of the node that is being compiled.
@@ -49,11 +51,13 @@ impl<'a> MethodCompiler<'a> {
         abilities: &'a Abilities,
         out: &'a mut Compiled,
     ) -> Self {
+        out.arena.free_all();
         let mut values = vec![None; method.types().len()];
         let mut feeds = Vec::new();
         for (i, input) in method.graph.inputs.iter().enumerate() {
             let (rows, channels) = lengths(&input.value_type);
-            feeds.push(FeedSpec { rows, channels, source: HostFeed::Input(i) });
+            let source = HostFeed::Input(i);
+            feeds.push(FeedSpec { rows: FeedRows::Of(rows), channels, source });
             values[i] = Some(Value { place: Place::Feed(i), rows, channels });
         }
         MethodCompiler {
@@ -61,15 +65,13 @@ impl<'a> MethodCompiler<'a> {
             method,
             options,
             abilities,
-            // Methods do not run at the same time: each may use all buffers.
-            free: (0..out.room.buffers.len()).collect(),
             out,
             values,
             firsts: method.graph.first_outputs().0,
-            last_use: Vec::new(),
+            live: None,
             feeds,
             dims: Vec::new(),
-            written: HashSet::new(),
+            purposes: Purposes::of(method),
             bytes: HashMap::new(),
             dispatches: Vec::new(),
             scratch: Vec::new(),
@@ -93,14 +95,22 @@ impl<'a> MethodCompiler<'a> {
         };
         let is_once = |unit: &&Unit| unit.is(|node| !(windows && makes_asked(self.method, node)));
         let n_once = units.iter().take_while(is_once).count();
-        self.last_use = last_uses(self.method, &units, n_once);
+        let nodes: Vec<Vec<usize>> = units.iter().map(Unit::nodes).collect();
+        // What every window of asked rows reads again is needed to the end.
+        let is_again = |at: usize, value: usize| {
+            at >= n_once && !is_asked(lengths(&self.method.types()[value]).0)
+        };
+        self.live = Some(Liveness::of_steps(self.method, &nodes, is_again));
         let steps = units.iter().enumerate().map(|(at, unit)| self.unit(at, unit)).collect();
         let outputs = self.method.graph.outputs.iter().map(|o| Output {
             name: o.name.clone(),
             value: self.value(o.value),
             indices: matches!(self.method.types()[o.value.index()], ValueType::I32(_)),
         });
-        let outputs = outputs.collect();
+        let outputs: Vec<Output> = outputs.collect();
+        for (output, out) in outputs.iter().enumerate().filter(|(_, out)| out.is_drawn_from()) {
+            self.feed((out.value.rows, RULE_WORDS), HostFeed::Rules { output });
+        }
         CompiledMethod { feeds: self.feeds, steps, n_once, outputs, dims: self.dims, windows }
     }
 
@@ -110,15 +120,12 @@ impl<'a> MethodCompiler<'a> {
 
     /// Gives back the buffers of values that step `at` was the last to need.
     pub(super) fn release(&mut self, at: usize, values: impl Iterator<Item = usize>) {
-        let mut done = HashSet::new();
-        for v in values {
-            if self.last_use[v] > at || !done.insert(v) {
-                continue;
-            }
+        let ended = self.live.as_ref().map_or_else(Vec::new, |live| live.ended(at, values));
+        for v in ended {
             if let Some(Place::Buffer(buffer)) = self.values[v].map(|value| value.place) {
-                self.free.push(buffer);
+                self.out.arena.give_back(buffer);
                 for value in self.bytes.remove(&buffer).into_iter().flatten() {
-                    self.free.extend(value.buffer());
+                    value.buffer().into_iter().for_each(|b| self.out.arena.give_back(b));
                 }
             }
         }
@@ -149,37 +156,42 @@ impl<'a> MethodCompiler<'a> {
         self.bytes.get(&x.buffer()?).copied()
     }
 
-    /// A free buffer: the smallest that is large enough, or else the largest, made larger.
+    /// A free buffer.
     pub(super) fn take(&mut self, (rows, channels): (Dim, usize)) -> Value {
-        let sizes = self.out.planned;
-        let need = sizes.len(rows) * channels;
-        let room = &mut self.out.room;
-        let fit = |b: usize| {
-            let len = room.len(b, sizes);
-            if len >= need { (0, len) } else { (1, usize::MAX - len) }
-        };
-        let best = (0..self.free.len()).min_by_key(|at| fit(self.free[*at]));
-        let buffer = match best {
-            Some(at) => self.free.swap_remove(at),
-            None => {
-                room.buffers.push(Vec::new());
-                room.buffers.len() - 1
-            }
-        };
-        if !room.buffers[buffer].contains(&(rows, channels)) {
-            room.buffers[buffer].push((rows, channels));
-        }
-        Value { place: Place::Buffer(buffer), rows, channels }
+        let place = Place::Buffer(self.out.arena.take(rows, channels));
+        Value { place, rows, channels }
     }
 
     /// Room for what the host makes; what was asked for before is shared.
     pub(crate) fn feed(&mut self, (rows, channels): (Dim, usize), source: HostFeed) -> Value {
-        let known = self.feeds.iter().position(|feed| feed.source == source);
-        let feed = known.unwrap_or_else(|| {
-            self.feeds.push(FeedSpec { rows, channels, source });
+        let place = self.feed_of(FeedSpec { rows: FeedRows::Of(rows), channels, source });
+        Value { place, rows, channels }
+    }
+
+    fn feed_of(&mut self, spec: FeedSpec) -> Place {
+        let known = self.feeds.iter().position(|feed| feed.source == spec.source);
+        Place::Feed(known.unwrap_or_else(|| {
+            self.feeds.push(spec);
             self.feeds.len() - 1
-        });
-        Value { place: Place::Feed(feed), rows, channels }
+        }))
+    }
+
+    /// Where each of some rows of tokens stands, as a cache needs it.
+    pub(crate) fn places(&mut self, cache: &CacheShape, rows: Dim) -> Value {
+        self.feed((rows, PLACE_WORDS), HostFeed::Places { group: cache.group })
+    }
+
+    /// The pages of each span, as a cache needs them.
+    pub(crate) fn pages(&mut self, cache: &CacheShape) -> Binding {
+        let group = cache.group;
+        let (rows, channels) = (FeedRows::Spans, self.out.groups[group].stride);
+        let source = HostFeed::Pages { group };
+        Binding::Value(self.feed_of(FeedSpec { rows, channels, source }))
+    }
+
+    /// Whether rows of tables are gathered on the device.
+    pub(super) fn has_tables(&self) -> bool {
+        self.out.tables == Tables::Device
     }
 
     /// Room that the node being compiled needs besides its outputs.
@@ -205,13 +217,18 @@ impl<'a> MethodCompiler<'a> {
     }
 
     /// A small weight.
-    pub(crate) fn vector(&mut self, name: &str) -> Bound {
-        Bound::Vector(self.out.weights.vector(Derived::plain(name)))
+    pub(crate) fn vector(&mut self, name: &str) -> Binding {
+        self.derived(name, Form::Plain)
     }
 
     /// What is made of a small weight.
-    pub(crate) fn derived(&mut self, name: &str, form: Form) -> Bound {
-        Bound::Vector(self.out.weights.vector(Derived { weight: name.to_string(), form }))
+    pub(crate) fn derived(&mut self, name: &str, form: Form) -> Binding {
+        Binding::Vector(self.out.weights.vector(Vector::Derived(Derived::new(name, form))))
+    }
+
+    /// A table of token ids.
+    pub(crate) fn token_ids(&mut self, name: &str) -> Binding {
+        Binding::Vector(self.out.weights.vector(Vector::TokenIds(name.to_string())))
     }
 
     /// A matrix whose parts hold whole runs of `unit` rows.
@@ -243,10 +260,5 @@ impl<'a> MethodCompiler<'a> {
         let mut states = self.program.states().iter();
         let i = states.position(|s| s.name == state).expect("validation knows the state");
         (i, self.out.caches[i])
-    }
-
-    /// Whether a step before has written a cache.
-    pub(crate) fn is_written(&self, state: &str) -> bool {
-        self.written.contains(state)
     }
 }

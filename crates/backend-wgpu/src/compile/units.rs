@@ -1,5 +1,6 @@
 //! Compiles nodes, alone or fused.
 
+use lapidary_backend_kit::Purposes;
 use lapidary_program::{AttentionSpec, Op, ValueId, ValueType};
 
 use super::lengths;
@@ -27,7 +28,7 @@ impl MethodCompiler<'_> {
             Unit::Residual { pre, add, scale, post } => self.residual(*pre, *add, *scale, *post),
         };
         for buffer in std::mem::take(&mut self.scratch) {
-            self.free.push(buffer);
+            self.out.arena.give_back(buffer);
         }
         let method = self.method;
         let read = nodes.iter().flat_map(|i| &method.graph.nodes[*i].inputs).map(|id| id.index());
@@ -35,7 +36,8 @@ impl MethodCompiler<'_> {
         let is_f32 = |v: &usize| matches!(self.method.types()[*v], ValueType::F32(_));
         let shown = made.into_iter().filter(is_f32).filter_map(|v| self.values[v]).collect();
         let dispatches = std::mem::take(&mut self.dispatches);
-        Step { nodes, dispatches, shown }
+        let purposes = Purposes::of_all(nodes.iter().map(|i| self.purposes[*i]));
+        Step { nodes, purposes, dispatches, shown }
     }
 
     /// Compiles a node by itself; the values that it makes.
@@ -56,10 +58,8 @@ impl MethodCompiler<'_> {
             };
             outputs.push(value);
         }
-        match &node.op {
-            Op::KvWrite { state } => _ = self.written.insert(state),
-            Op::Attention { spec, .. } => self.keep_attended(spec, first),
-            _ => {}
+        if let Op::Attention { spec, .. } = &node.op {
+            self.keep_attended(spec, first);
         }
         ops::compile(self, &node.op, &node.inputs, &inputs, &outputs);
         made
@@ -111,7 +111,7 @@ impl MethodCompiler<'_> {
         let x = self.value(norm.inputs[0]);
         let v = self.first(rope);
         let y = self.make(v);
-        let table = ops::rope::table(self, spec, turn.inputs[1].index(), x);
+        let table = ops::rope::table(self, spec, x);
         let rope = Some((table, spec.rotated_pairs));
         ops::rms_norm::rms_norm(self, &norm.op, rope, x, y, Keys::Any);
         v
@@ -158,19 +158,19 @@ impl MethodCompiler<'_> {
     }
 
     /// Queries, keys and values before what is done to them, slots and positions.
-    fn head_values(&self, nodes: &HeadNodes) -> [Value; 5] {
+    fn head_values(&self, nodes: &HeadNodes) -> [Value; 3] {
         let graph = &self.method.graph;
         let [q, k] = [nodes.q_norm, nodes.k_norm].map(|i| graph.nodes[i].inputs[0]);
         let write = &graph.nodes[nodes.write].inputs;
         let v = nodes.v_norm.map_or(write[1], |i| graph.nodes[i].inputs[0]);
-        [q, k, v, write[2], write[3]].map(|id| self.value(id))
+        [q, k, v].map(|id| self.value(id))
     }
 
     /// The angles of some queries.
     fn angles(&mut self, rope: usize, x: Value) -> (Value, u32) {
         let turn = &self.method.graph.nodes[rope];
         let Op::Rope(spec) = &turn.op else { unreachable!("found as a rope") };
-        (ops::rope::table(self, spec, turn.inputs[1].index(), x), spec.rotated_pairs)
+        (ops::rope::table(self, spec, x), spec.rotated_pairs)
     }
 
     /// The queries that it makes.
@@ -182,10 +182,9 @@ impl MethodCompiler<'_> {
         made
     }
 
-    fn heads_of(&mut self, nodes: &HeadNodes, x: [Value; 5], y: Value, keys: Keys) {
+    fn heads_of(&mut self, nodes: &HeadNodes, x: [Value; 3], y: Value, keys: Keys) {
         let heads = nodes.heads(&self.method.graph);
         let (table, _) = self.angles(nodes.q_rope, x[0]);
-        self.written.insert(heads.state);
         ops::heads::heads(self, &heads, x, table, y, keys);
     }
 
@@ -194,7 +193,6 @@ impl MethodCompiler<'_> {
     fn attended(&mut self, nodes: &Attended) -> usize {
         let graph = &self.method.graph;
         let one = nodes.one(graph);
-        let node = &graph.nodes[nodes.attention];
         let made = self.first(nodes.attention);
         let (rope, heads) = match nodes.queries {
             Queries::Heads(heads) => (heads.q_rope, Some(self.head_values(&heads))),
@@ -209,14 +207,7 @@ impl MethodCompiler<'_> {
         self.keep_attended(one.spec, made);
         let turned = self.scratch(q.rows, q.channels);
         let (table, pairs) = self.angles(rope, q);
-        let mut x: Vec<Value> = node.inputs.iter().map(|id| self.value_or(*id, turned)).collect();
-        let operands = Operands {
-            q,
-            kv: heads.map(|[_, k, v, ..]| [k, v]),
-            places: [table, x[1], x[2]],
-            horizons: x.get(3).copied(),
-            y,
-        };
+        let operands = Operands { q, kv: heads.map(|[_, k, v]| [k, v]), table, y };
         one.compile(self, &operands);
         let (_, cache) = self.cache(one.state);
         let keys = Keys::Beyond(one.most_keys(self.abilities, &cache));
@@ -224,14 +215,8 @@ impl MethodCompiler<'_> {
             (Queries::Heads(own), Some(values)) => self.heads_of(&own, values, turned, keys),
             _ => ops::rms_norm::rms_norm(self, one.q_norm, Some((table, pairs)), q, turned, keys),
         }
-        x[0] = turned;
-        ops::attention::attention(self, one.state, one.spec, &x, y, keys);
+        ops::attention::attention(self, one.state, one.spec, turned, y, keys);
         made
-    }
-
-    /// A value, or another in its place if it is none of its own.
-    fn value_or(&self, id: ValueId, other: Value) -> Value {
-        self.values[id.index()].unwrap_or(other)
     }
 
     fn residual(
@@ -265,6 +250,9 @@ impl MethodCompiler<'_> {
     /// What the host makes in the place of a kernel, if it does.
     fn fed(&mut self, op: &Op, inputs: &[ValueId]) -> Option<HostFeed> {
         let Op::Embed { weight, scale, start, stride, soft_id } = op else { return None };
+        if self.has_tables() {
+            return None;
+        }
         let mut inputs = inputs.iter().map(|id| id.index());
         Some(HostFeed::Rows(TableRows {
             table: self.out.weights.table(weight),

@@ -7,13 +7,11 @@ use lapidary_backend::{Error, Result};
 
 use crate::device::Gpu;
 
-/// Buffers at most: one is filled while the device reads another.
-const MOST: usize = 2;
-
 /// Buffers that are not being filled.
-#[derive(Default)]
 pub(super) struct Uploads {
-    kept: Vec<Upload>,
+    spare: Vec<Upload>,
+    /// How many at most: one is filled while the device reads others.
+    most: usize,
 }
 
 /// A buffer that the host may write once it is mapped.
@@ -29,25 +27,29 @@ impl Upload {
 }
 
 impl Uploads {
+    pub(super) fn new(most: usize) -> Self {
+        Uploads { spare: Vec::new(), most }
+    }
+
     /// A mapped buffer of at least so many bytes.
     pub(super) fn take(&mut self, gpu: &Gpu, size_bytes: u64) -> Result<Upload> {
         gpu.look()?;
         let is_large = |upload: &Upload| upload.buffer.size() >= size_bytes;
         let ready = |upload: &Upload| is_large(upload) && upload.is_mapped();
-        let mut at = self.kept.iter().position(ready);
+        let mut at = self.spare.iter().position(ready);
         if at.is_none() {
             // What is too small now would only be in the way.
-            self.kept.retain(is_large);
+            self.spare.retain(is_large);
         }
-        if at.is_none() && self.kept.len() >= MOST {
+        if at.is_none() && self.spare.len() >= self.most {
             gpu.wait()?;
-            at = self.kept.iter().position(ready);
+            at = self.spare.iter().position(ready);
         }
         let Some(at) = at else {
             let buffer = gpu.upload_buffer(size_bytes)?;
             return Ok(Upload { buffer, mapped: Arc::new(Mutex::new(Some(Ok(())))) });
         };
-        let upload = self.kept.swap_remove(at);
+        let upload = self.spare.swap_remove(at);
         let told = upload.mapped.lock().unwrap_or_else(PoisonError::into_inner).take();
         match told {
             Some(Err(e)) => Err(Error::Device(format!("{}: {e}", gpu.name))),
@@ -58,7 +60,7 @@ impl Uploads {
     /// Keeps a buffer that was not used; it is still mapped.
     pub(super) fn give_back(&mut self, upload: Upload) {
         let mapped = Arc::new(Mutex::new(Some(Ok(()))));
-        self.kept.push(Upload { mapped, ..upload });
+        self.spare.push(Upload { mapped, ..upload });
     }
 
     /// Keeps a buffer that the device was told to read.
@@ -68,6 +70,6 @@ impl Uploads {
         upload.buffer.slice(..).map_async(wgpu::MapMode::Write, move |done| {
             *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
         });
-        self.kept.push(Upload { mapped, ..upload });
+        self.spare.push(Upload { mapped, ..upload });
     }
 }

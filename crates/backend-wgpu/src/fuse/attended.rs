@@ -75,7 +75,7 @@ fn find(
     attention: usize,
 ) -> Option<(usize, Attended)> {
     let node = graph.node(attention);
-    let Op::Attention { state, .. } = &node.op else { return None };
+    let Op::Attention { state, spec } = &node.op else { return None };
     let made = |rope: usize, value: ValueId| graph.firsts[rope] == value;
     let q = node.inputs[0];
     let found = before.iter().enumerate().rev().find_map(|(at, unit)| match unit {
@@ -87,11 +87,10 @@ fn find(
     });
     let (at, queries) = found.filter(|_| graph.has_one_reader(q))?;
     if let Queries::Heads(heads) = queries {
-        // What it writes must be what is read, at the same slots and positions, and nobody in
-        // between may need it.
+        // What it writes must be what is read, the token's own key with it, and nobody in between may
+        // need it.
         let write = graph.node(heads.write);
-        let own = matches!(&write.op, Op::KvWrite { state: s } if s == state)
-            && write.inputs[2..4] == node.inputs[1..3];
+        let own = matches!(&write.op, Op::KvWrite { state: s } if s == state) && spec.own_key;
         let reads = |i: usize| match &graph.node(i).op {
             Op::Attention { state: s, .. } => s == state,
             _ => false,

@@ -113,8 +113,7 @@ fn find(
     let (q_rope, k_rope) = (*q_rope, *k_rope);
     let heads = HeadNodes { q_norm: *q_norm, q_rope, k_norm: *k_norm, k_rope, v_norm, write };
     let [q_turn, k_turn] = [q_rope, k_rope].map(|i| graph.node(i));
-    let alike = q_turn.op == k_turn.op && q_turn.inputs[1] == k_turn.inputs[1];
-    let fits = alike && fits(abilities, &heads.heads(&graph.method.graph));
+    let fits = q_turn.op == k_turn.op && fits(abilities, &heads.heads(&graph.method.graph));
     let parts = [Some(q_at), Some(k_at), v_at, Some(at)];
     fits.then(|| (heads, parts.into_iter().flatten().collect()))
 }

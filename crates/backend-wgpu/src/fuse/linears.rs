@@ -10,7 +10,7 @@ use lapidary_backend::LoadOptions;
 use lapidary_program::{Method, Node, Op, Program, ValueId};
 
 use crate::linear::PackedForm;
-use crate::weights::Wanted;
+use crate::weights::WeightPlan;
 
 /// Matrices that may stand together: a kernel binds so many outputs.
 const MOST: usize = 3;
@@ -30,7 +30,7 @@ pub(super) fn groups(
     program: &Program,
     method: &Method,
     options: &LoadOptions,
-    wanted: &Wanted,
+    wanted: &WeightPlan,
 ) -> Vec<Linears> {
     let uses = weight_uses(program, options);
     let nodes = &method.graph.nodes;

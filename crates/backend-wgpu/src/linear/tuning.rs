@@ -160,7 +160,7 @@ impl Tuning<'_> {
         rows: usize,
         tokens: usize,
     ) -> usize {
-        let groups = rows.div_ceil(tile.bn) * tokens.div_ceil(tile.bm);
+        let groups = rows.div_ceil(tile.bn).saturating_mul(tokens.div_ceil(tile.bm));
         let most = (form.cols / LEAST_SHARE).clamp(1, 8);
         let rounds = form.units() * UNIT / tile.bk;
         let mut split = BUSY.div_ceil(groups.max(1)).min(most);

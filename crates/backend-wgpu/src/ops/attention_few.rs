@@ -1,10 +1,11 @@
 use lapidary_program::{AttentionSpec, Dim};
 
+use super::attention::has_horizons;
 use super::kernel::Kernel;
 use crate::compile::MethodCompiler;
 use crate::linear::Tuning;
 use crate::shader::Shader;
-use crate::step::{Bound, Count, Keys, Value, When, Work};
+use crate::step::{Binding, Count, Keys, Value, When, Work};
 
 /// Rows up to which the keys of a query are shared among workgroups.
 const FEW: usize = 8;
@@ -22,7 +23,7 @@ pub(super) fn attention_few(
     cx: &mut MethodCompiler<'_>,
     state: &str,
     spec: &AttentionSpec,
-    x: &[Value],
+    q: Value,
     y: Value,
     keys: Keys,
 ) -> usize {
@@ -35,49 +36,47 @@ pub(super) fn attention_few(
     let max_bytes = cx.abilities.max_workgroup_bytes;
     let together = together(per_kv, quads, max_bytes);
     let blocks = per_kv.div_ceil(together) * spec.n_kv_heads;
-    let splits = splits(blocks, cache.capacity);
-    let own_key = cx.is_written(state);
-    let horizons = x.get(3).filter(|_| own_key);
+    let splits = splits(blocks, cache.most_seen);
+    let horizons = has_horizons(spec);
+    let (places, pages) = (cx.places(&cache, y.rows), cx.pages(&cache));
     let (len, window) = (cx.len(y.rows), spec.window.unwrap_or(0));
     let rows = Dim::Fixed(FEW as u64);
     let parts = cx.scratch(rows, (spec.n_heads * splits * quads * 4) as usize);
     let stats = cx.scratch(rows, (spec.n_heads * splits * 2) as usize);
     let when = |least, most| When { rows: y.rows, least, most, keys };
-    let with_horizons = |kernel: Kernel| horizons.into_iter().fold(kernel, |k, h| k.read(*h));
 
     let few = Few {
         head_dim: spec.head_dim,
         together,
         halves: cache.halves,
-        horizons: horizons.is_some(),
-        small: cache.capacity < 32,
+        horizons,
         subgroup: Tuning { abilities: cx.abilities }.subgroup() as u32,
     };
     let kernel = Kernel::new(few.shader(max_bytes))
-        .words(&[len, spec.n_heads, spec.n_kv_heads, cache.capacity as u32])
-        .words(&[spec.scale.to_bits(), window, own_key.into(), splits])
-        .read(x[0])
-        .read(x[1])
-        .read(x[2])
-        .reads(Bound::Keys(id))
-        .reads(Bound::Values(id))
+        .words(&[len, spec.n_heads, spec.n_kv_heads, splits])
+        .words(&[spec.scale.to_bits(), window, spec.own_key.into()])
+        .read(q)
+        .read(places)
+        .reads(pages)
+        .reads(Binding::Keys(id))
+        .reads(Binding::Values(id))
         .write(parts)
         .write(stats);
-    let work = Work::Keys(y.rows, 2 * y.channels as u64, cache.capacity as u64);
+    let work = Work::Keys(y.rows, 2 * y.channels as u64, cache.most_seen as u64);
     let groups = Count::of(y.rows, (blocks * splits) as usize, 1);
-    with_horizons(kernel).when(when(0, FEW)).groups(cx, groups, work);
+    kernel.when(when(0, FEW)).groups(cx, groups, work);
 
     let work = Work::Rows(y.rows, y.channels as u64 * u64::from(splits));
     let groups = Count::of(y.rows, spec.n_heads as usize, 1);
     let join = |bytes: Option<[Value; 2]>| {
-        let shader = join(spec.head_dim, horizons.is_some(), bytes.map(|_| y.channels as u32));
+        let shader = join(spec.head_dim, horizons, bytes.map(|_| y.channels as u32));
         let kernel = Kernel::new(shader)
-            .words(&[len, spec.n_heads, window, own_key.into(), splits])
+            .words(&[len, spec.n_heads, window, spec.own_key.into(), splits])
             .read(parts)
             .read(stats)
-            .read(x[2])
+            .read(places)
             .write(y);
-        bytes.into_iter().flatten().fold(with_horizons(kernel), Kernel::write)
+        bytes.into_iter().flatten().fold(kernel, Kernel::write)
     };
     let mut least = 0;
     if let Some(bytes) = cx.bytes(y) {
@@ -97,8 +96,6 @@ pub(crate) struct Few {
     pub together: u32,
     pub halves: bool,
     pub horizons: bool,
-    /// Whether a ring has fewer keys than a tile.
-    pub small: bool,
     /// The size of a subgroup, if kernels may count on it; else 0.
     pub subgroup: u32,
 }
@@ -112,7 +109,6 @@ impl Few {
             .with("SUBGROUPS", self.subgroup == 32)
             .with("HALVES", self.halves)
             .with("HORIZONS", self.horizons)
-            .with("SMALL", self.small)
             .constant("HD", self.head_dim)
             .constant("GT", self.together)
             .constant("NG", at_once(self.together, quads, max_bytes))
@@ -129,7 +125,6 @@ pub(crate) fn join(head_dim: u32, horizons: bool, bytes: Option<u32>) -> Shader 
         .with("BYTES", bytes.is_some())
         .with("SUBGROUPS", bytes.is_some())
         .constant("HD", head_dim)
-        .constant("HZ", horizons.into())
         .constant("CHANNELS", bytes.unwrap_or(0))
 }
 
@@ -160,7 +155,7 @@ fn shared_bytes(together: u32, quads: u32, at_once: u32) -> u32 {
 const MOST_SPLITS: u32 = 32;
 
 /// Workgroups that share the keys of a query: enough for a large device, no more than have a tile.
-fn splits(blocks: u32, capacity: usize) -> u32 {
-    let tiles = capacity.div_ceil(32) as u32;
+fn splits(blocks: u32, most_seen: usize) -> u32 {
+    let tiles = most_seen.div_ceil(32) as u32;
     (BUSY / blocks.max(1)).clamp(8, MOST_SPLITS).min(tiles).max(1)
 }

@@ -3,12 +3,14 @@
 use lapidary_backend::Precision;
 use lapidary_program::{AttentionSpec, Dim};
 
+use super::attention::has_horizons;
 use super::kernel::Kernel;
 use crate::adapter::Abilities;
+use crate::cache::CacheShape;
 use crate::compile::MethodCompiler;
 use crate::linear::Tuning;
 use crate::shader::Shader;
-use crate::step::{Bound, Count, Grid, Value, When, Work};
+use crate::step::{Binding, Count, Grid, Value, When, Work};
 
 /// Workgroups that keep a large device busy; with fewer, tiles are smaller.
 const BUSY: u64 = 128;
@@ -16,12 +18,9 @@ const BUSY: u64 = 128;
 /// One attention, as its kernels need it.
 pub(super) struct ManyQueries<'a> {
     pub spec: &'a AttentionSpec,
-    /// The number of the cache, its positions, and whether it has bf16.
-    pub cache: (usize, u32, bool),
-    pub own_key: bool,
-    /// Queries, slots, and positions.
-    pub x: [Value; 3],
-    pub horizons: Option<Value>,
+    /// The cache and its number.
+    pub cache: (usize, CacheShape),
+    pub q: Value,
     pub y: Value,
     pub work: Work,
 }
@@ -30,16 +29,17 @@ impl ManyQueries<'_> {
     /// The kernels for calls of `least` tokens and more.
     pub(super) fn compile(&self, cx: &mut MethodCompiler<'_>, least: usize) {
         let head_dim = self.spec.head_dim;
-        let (_, capacity, halves) = self.cache;
+        let halves = self.cache.1.halves;
+        let horizons = has_horizons(self.spec);
         let rounds = halves && cx.options.precision == Precision::Fast;
         let abilities = cx.abilities;
         let coop = |rows| {
             let tile = CoopTile::of(head_dim, rows).filter(|_| rounds);
-            tile.filter(|tile| tile.runs(abilities, capacity))
+            tile.filter(|tile| tile.runs(abilities))
         };
         let Some(small) = coop(Rows::Few) else {
             let tile = PlainTile::of(head_dim);
-            let shader = tile.shader(head_dim, halves, self.horizons.is_some());
+            let shader = tile.shader(head_dim, halves, horizons);
             return self.kernel(cx, shader, tile.rows, self.spec.scale, (least, usize::MAX));
         };
         let large = coop(Rows::Many).filter(|large| *large != small);
@@ -52,7 +52,7 @@ impl ManyQueries<'_> {
 
     fn coop(&self, cx: &mut MethodCompiler<'_>, tile: &CoopTile, tokens: (usize, usize)) {
         let scale = self.spec.scale * std::f32::consts::LOG2_E;
-        let shader = tile.shader(self.horizons.is_some());
+        let shader = tile.shader(has_horizons(self.spec));
         self.kernel(cx, shader, tile.rows, scale, tokens);
     }
 
@@ -70,21 +70,20 @@ impl ManyQueries<'_> {
         (least, most): (usize, usize),
     ) {
         let spec = self.spec;
-        let (id, capacity, _) = self.cache;
+        let (id, cache) = self.cache;
         let per_kv = spec.n_heads / spec.n_kv_heads;
         let len = cx.len(self.y.rows);
         let window = spec.window.unwrap_or(0);
-        let [q, slots, positions] = self.x;
+        let (places, pages) = (cx.places(&cache, self.y.rows), cx.pages(&cache));
         let kernel = Kernel::new(shader)
             .words(&[len, spec.n_heads, spec.n_kv_heads, per_kv])
-            .words(&[capacity, scale.to_bits(), window, self.own_key.into()])
-            .read(q)
-            .read(slots)
-            .read(positions)
-            .reads(Bound::Keys(id))
-            .reads(Bound::Values(id))
+            .words(&[scale.to_bits(), window, spec.own_key.into()])
+            .read(self.q)
+            .read(places)
+            .reads(pages)
+            .reads(Binding::Keys(id))
+            .reads(Binding::Values(id))
             .write(self.y);
-        let kernel = self.horizons.into_iter().fold(kernel, Kernel::read);
         let grid = Grid {
             x: Count::of(self.y.rows, per_kv as usize, tile_rows.into()),
             y: Count::of(Dim::Fixed(1), spec.n_kv_heads as usize, 1),
@@ -143,14 +142,13 @@ impl CoopTile {
         Some(CoopTile { rows, keys, subgroups: r * c, splits, out_blocks, head_dim })
     }
 
-    /// Whether a device can run it over a ring of so many positions.
-    fn runs(&self, abilities: &Abilities, capacity: u32) -> bool {
+    /// Whether a device can run it.
+    fn runs(&self, abilities: &Abilities) -> bool {
         abilities.matrices
             && abilities.f16
             && Tuning { abilities }.subgroup() == 32
             && self.shared_bytes() <= abilities.max_workgroup_bytes
             && self.subgroups * 32 <= abilities.max_invocations
-            && capacity >= self.keys
     }
 
     /// Bytes that a workgroup shares: keys or values, scores, weights, and what is known of rows.

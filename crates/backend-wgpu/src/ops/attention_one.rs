@@ -3,16 +3,17 @@
 
 use lapidary_program::{AttentionSpec, Dim, Op, RopeSpec};
 
+use super::attention::has_horizons;
 use super::kernel::Kernel;
 use crate::adapter::Abilities;
 use crate::cache::CacheShape;
 use crate::compile::MethodCompiler;
 use crate::linear::Tuning;
 use crate::shader::Shader;
-use crate::step::{Bound, Count, Keys, Value, When, Work};
+use crate::step::{Binding, Count, Keys, Value, When, Work};
 
 /// Buffers that the kernel binds at most.
-const BUFFERS: u32 = 14;
+const BUFFERS: u32 = 13;
 /// Numbers of the keys that one workgroup goes over at most: what two kernels more would take.
 const MOST_NUMBERS: u64 = 1024 * 256;
 /// Invocations of a workgroup at most.
@@ -33,9 +34,8 @@ pub(crate) struct Operands {
     pub q: Value,
     /// Keys and values before their norms, where they are written here.
     pub kv: Option<[Value; 2]>,
-    /// Angles, slots and positions.
-    pub places: [Value; 3],
-    pub horizons: Option<Value>,
+    /// Angles.
+    pub table: Value,
     pub y: Value,
 }
 
@@ -65,7 +65,7 @@ impl One<'_> {
     pub(crate) fn most_keys(&self, abilities: &Abilities, cache: &CacheShape) -> u64 {
         let most = MOST_NUMBERS / u64::from(self.spec.head_dim);
         let most = abilities.max_keys.unwrap_or(most);
-        let seen = self.spec.window.map_or(cache.capacity as u64, u64::from);
+        let seen = self.spec.window.map_or(cache.most_seen as u64, u64::from);
         // Who never sees more needs no others.
         if seen <= most { u64::MAX } else { most }
     }
@@ -77,7 +77,6 @@ impl One<'_> {
         let Some((invocations, at_once)) = shape(cx.abilities, spec.head_dim) else {
             unreachable!("whether it fits was asked before")
         };
-        let own_key = self.kv_norms.is_some() || cx.is_written(self.state);
         let kv_norms = self.kv_norms.map_or([None; 2], |(k, v)| [Some(k), v]);
         let (mut eps, mut offsets) = ([0; 4], [0; 4]);
         let mut weights = Vec::new();
@@ -88,45 +87,43 @@ impl One<'_> {
             weights.extend(weight.as_deref().map(|w| cx.vector(w)));
         }
         let bytes = cx.bytes(y);
-        let horizons = x.horizons.filter(|_| own_key);
         let variant = Variant {
             head_dim: spec.head_dim,
             writes: x.kv.is_some(),
             v_norm: kv_norms[1].is_some(),
             halves: cache.halves,
-            horizons: horizons.is_some(),
+            horizons: has_horizons(spec),
             bytes: bytes.map(|_| y.channels as u32),
             subgroup: Tuning { abilities: cx.abilities }.subgroup() as u32,
             invocations,
             at_once,
         };
         let len = cx.len(y.rows);
-        let [table, slots, positions] = x.places;
+        let (places, pages) = (cx.places(&cache, y.rows), cx.pages(&cache));
         let mut kernel = Kernel::new(variant.shader())
-            .words(&[len, spec.n_heads, spec.n_kv_heads, cache.capacity as u32])
-            .words(&[spec.scale.to_bits(), spec.window.unwrap_or(0), own_key.into()])
-            .words(&[self.rope.rotated_pairs])
+            .words(&[len, spec.n_heads, spec.n_kv_heads, spec.scale.to_bits()])
+            .words(&[spec.window.unwrap_or(0), spec.own_key.into()])
+            .words(&[self.rope.rotated_pairs, 0])
             .words(&eps)
             .words(&offsets)
             .read(x.q)
             .reads(weights[0])
-            .read(table)
-            .read(slots)
-            .read(positions)
+            .read(x.table)
+            .read(places)
+            .reads(pages)
             .write(y);
         kernel = match x.kv {
             Some([k, v]) => kernel
-                .writes(Bound::Keys(id))
-                .writes(Bound::Values(id))
+                .writes(Binding::Keys(id))
+                .writes(Binding::Values(id))
                 .read(k)
                 .reads(weights[1])
                 .read(v),
-            None => kernel.reads(Bound::Keys(id)).reads(Bound::Values(id)),
+            None => kernel.reads(Binding::Keys(id)).reads(Binding::Values(id)),
         };
-        kernel = horizons.into_iter().fold(kernel, Kernel::read);
         kernel = bytes.into_iter().flatten().fold(kernel, Kernel::write);
         let keys = Keys::Most(self.most_keys(cx.abilities, &cache));
-        let work = Work::Keys(y.rows, 2 * y.channels as u64, cache.capacity as u64);
+        let work = Work::Keys(y.rows, 2 * y.channels as u64, cache.most_seen as u64);
         kernel.when(When { rows: y.rows, least: 1, most: 1, keys }).groups(
             cx,
             Count::of(Dim::Fixed(1), spec.n_heads as usize, 1),
@@ -167,7 +164,6 @@ impl Variant {
             .constant("UN", self.at_once)
             .constant("J", (self.head_dim / 8).div_ceil(self.subgroup))
             .constant("WR", self.writes.into())
-            .constant("HZ", self.horizons.into())
             .constant("CHANNELS", self.bytes.unwrap_or(0))
     }
 }

@@ -1,8 +1,9 @@
+use lapidary_backend_kit::axial_frequencies;
 use lapidary_program::AxialRopeSpec;
 
 use super::kernel::Kernel;
 use crate::compile::MethodCompiler;
-use crate::host::{HostFeed, axial_frequencies};
+use crate::host::HostFeed;
 use crate::shader::Shader;
 use crate::step::Value;
 

@@ -1,6 +1,7 @@
+use lapidary_backend_kit::Form;
+
 use super::kernel::Kernel;
 use crate::compile::MethodCompiler;
-use crate::derived::Form;
 use crate::shader::Shader;
 use crate::step::Value;
 

@@ -1,9 +1,8 @@
 use super::kernel::Kernel;
 use super::{linear, router};
 use crate::compile::MethodCompiler;
-use crate::derived::Form;
 use crate::shader::Shader;
-use crate::step::{Bound, Count, Value, Work};
+use crate::step::{Binding, Count, Value, Work};
 use crate::weights::{RawLayout, ShardId};
 
 /// Logits of the tokens under the `top` best centroids; the others are below all of those.
@@ -23,7 +22,7 @@ pub(super) fn centroid_head(
     let work = Work::Rows(x.rows, n_centroids as u64 * u64::from(top));
     kernel.write(chosen).groups(cx, Count::of(x.rows, 1, 1), work);
 
-    let ordering = cx.derived(ordering, Form::Ids);
+    let ordering = cx.token_ids(ordering);
     let wide = (top * per) as usize;
     let found = cx.scratch(x.rows, wide);
     let len = cx.len(x.rows);
@@ -36,7 +35,7 @@ pub(super) fn centroid_head(
             .read(x)
             .read(chosen)
             .reads(ordering)
-            .reads(Bound::Shard(ShardId { matrix: matrix.0, shard }))
+            .reads(Binding::Shard(ShardId { matrix: matrix.0, shard }))
             .write(found)
             .groups(cx, Count::of(x.rows, wide, 1), Work::Rows(x.rows, (wide * x.channels) as u64));
     }

@@ -1,7 +1,7 @@
 use super::kernel::Kernel;
 use crate::compile::MethodCompiler;
 use crate::shader::Shader;
-use crate::step::{Bound, Count, Value, Work};
+use crate::step::{Binding, Count, Value, Work};
 use crate::weights::{RawLayout, ShardId};
 
 /// The weighted sum of what the chosen experts make. `x` is rows, experts, weights.
@@ -52,7 +52,7 @@ struct Part {
     words: [u32; 16],
     first: u32,
     n: u32,
-    shard: Bound,
+    shard: Binding,
 }
 
 /// The parts of a weight whose experts have so many rows each.
@@ -63,7 +63,7 @@ fn parts(cx: &mut MethodCompiler<'_>, weight: &str, rows: usize) -> Vec<Part> {
         words: RawLayout::new(decl, range.len()).words(decl),
         first: (range.start / rows) as u32,
         n: (range.len() / rows) as u32,
-        shard: Bound::Shard(ShardId { matrix: matrix.0, shard }),
+        shard: Binding::Shard(ShardId { matrix: matrix.0, shard }),
     });
     shards.collect()
 }

@@ -5,10 +5,10 @@ use super::rows::Rows;
 use crate::adapter::Abilities;
 use crate::compile::MethodCompiler;
 use crate::shader::Shader;
-use crate::step::{Bound, Count, Keys, Value, When, Work};
+use crate::step::{Binding, Count, Keys, Value, When, Work};
 
 /// Buffers that the kernel binds.
-const BUFFERS: u32 = 11;
+const BUFFERS: u32 = 10;
 
 /// What is done with the heads of queries, keys and values before attention.
 pub(crate) struct Heads<'a> {
@@ -36,12 +36,12 @@ pub(crate) fn fits(abilities: &Abilities, heads: &Heads<'_>) -> bool {
         && (v.is_none() || is_norm(v, false))
 }
 
-/// Norms and turns; `x` is queries, keys, values, slots and positions, `table` the angles, and `y`
-/// the queries. Keys and values go to their cache.
+/// Norms and turns; `x` is queries, keys and values, `table` the angles, and `y` the queries. Keys
+/// and values go to their cache.
 pub(crate) fn heads(
     cx: &mut MethodCompiler<'_>,
     heads: &Heads<'_>,
-    x: [Value; 5],
+    x: [Value; 3],
     table: Value,
     y: Value,
     keys: Keys,
@@ -58,11 +58,11 @@ pub(crate) fn heads(
     }
     let len = cx.len(y.rows);
     let q_heads = y.channels as u32 / width;
+    let places = cx.places(&cache, y.rows);
     let kernel = Kernel::new(shader(cx.abilities, width, cache.halves, heads.norms[2].is_some()))
-        .words(&[len, q_heads, cache.n_heads as u32, cache.capacity as u32])
+        .words(&[len, q_heads, cache.n_heads as u32, heads.rope.rotated_pairs])
         .words(&eps)
         .words(&offsets)
-        .words(&[heads.rope.rotated_pairs])
         .read(x[0])
         .read(x[1])
         .read(x[2]);
@@ -72,11 +72,10 @@ pub(crate) fn heads(
     kernel
         .when(when)
         .read(table)
-        .read(x[3])
-        .read(x[4])
+        .read(places)
         .write(y)
-        .writes(Bound::Keys(id))
-        .writes(Bound::Values(id))
+        .writes(Binding::Keys(id))
+        .writes(Binding::Values(id))
         .groups(cx, Count::of(y.rows, runs, 1), Work::Rows(y.rows, runs as u64 * u64::from(width)));
 }
 

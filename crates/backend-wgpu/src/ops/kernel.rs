@@ -3,7 +3,7 @@
 use crate::compile::MethodCompiler;
 use crate::device::Access;
 use crate::shader::Shader;
-use crate::step::{Bound, Count, Dispatch, Grid, Value, When, Work};
+use crate::step::{Binding, Count, Dispatch, Grid, Value, When, Work};
 
 /// Invocations of a workgroup of the kernels that go over elements.
 const ELEMENTS: u64 = 256;
@@ -12,13 +12,13 @@ const ELEMENTS: u64 = 256;
 pub(super) struct Kernel {
     shader: Shader,
     words: Vec<u32>,
-    bound: Vec<(Bound, Access)>,
+    bindings: Vec<(Binding, Access)>,
     when: Option<When>,
 }
 
 impl Kernel {
     pub(super) fn new(shader: Shader) -> Self {
-        Kernel { shader, words: vec![], bound: vec![], when: None }
+        Kernel { shader, words: vec![], bindings: vec![], when: None }
     }
 
     /// A kernel over the elements of a value: its length and its channels come first.
@@ -27,7 +27,7 @@ impl Kernel {
         Self::new(shader).words(&[len, y.channels as u32])
     }
 
-    /// Numbers of the kernel's `Params`, behind those that are there.
+    /// Numbers of the kernel's `Params`, after those that are there.
     pub(super) fn words(mut self, words: &[u32]) -> Self {
         self.words.extend(words);
         self
@@ -35,23 +35,23 @@ impl Kernel {
 
     /// Reads a value.
     pub(super) fn read(self, value: Value) -> Self {
-        self.reads(Bound::Value(value.place))
+        self.reads(Binding::Value(value.place))
     }
 
     /// Reads a buffer.
-    pub(super) fn reads(mut self, bound: Bound) -> Self {
-        self.bound.push((bound, Access::Read));
+    pub(super) fn reads(mut self, binding: Binding) -> Self {
+        self.bindings.push((binding, Access::Read));
         self
     }
 
     /// Writes a value, and may read it.
     pub(super) fn write(self, value: Value) -> Self {
-        self.writes(Bound::Value(value.place))
+        self.writes(Binding::Value(value.place))
     }
 
     /// Writes a buffer, and may read it.
-    pub(super) fn writes(mut self, bound: Bound) -> Self {
-        self.bound.push((bound, Access::Write));
+    pub(super) fn writes(mut self, binding: Binding) -> Self {
+        self.bindings.push((binding, Access::Write));
         self
     }
 
@@ -74,7 +74,7 @@ impl Kernel {
 
     /// Workgroups in one direction or two.
     pub(super) fn grid(self, cx: &mut MethodCompiler<'_>, grid: Grid, work: Work) {
-        let Kernel { shader, words, bound, when } = self;
-        cx.push(Dispatch { shader, words, bound, grid, when, work });
+        let Kernel { shader, words, bindings, when } = self;
+        cx.push(Dispatch { shader, words, bindings, grid, when, work });
     }
 }

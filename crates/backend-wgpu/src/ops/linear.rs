@@ -8,7 +8,7 @@ use crate::compile::MethodCompiler;
 use crate::linear::kernels::{self, Activations, Gated, Variant};
 use crate::linear::{CoopTile, MatvecTile, PackedForm, Sections, TILE_ROWS, Tuning, UNIT};
 use crate::shader::Shader;
-use crate::step::{Bound, Count, Grid, Value, When, Work};
+use crate::step::{Binding, Count, Grid, Value, When, Work};
 use crate::weights::{RawLayout, ShardId, Span};
 
 /// `x · Wᵀ (+ b)`.
@@ -26,7 +26,7 @@ pub(super) fn linear(
     }
 }
 
-/// A gate behind linears.
+/// A gate after linears.
 #[derive(Clone, Copy)]
 pub(crate) struct Gate {
     /// What it makes: `gelu_tanh` of the first linear times the other factor.
@@ -192,7 +192,7 @@ struct Part<'a> {
     tiles: usize,
     spans: Vec<Span>,
     sections: Sections,
-    bias: Option<Bound>,
+    bias: Option<Binding>,
     len: u32,
     x: Value,
     ys: &'a [Value],
@@ -205,8 +205,8 @@ impl Part<'_> {
         Variant { form: self.form, outs, bias: self.bias.is_some() }
     }
 
-    fn section(&self, range: &std::ops::Range<u64>) -> Bound {
-        Bound::Section(self.id, range.start, range.end - range.start)
+    fn section(&self, range: &std::ops::Range<u64>) -> Binding {
+        Binding::Section(self.id, range.start, range.end - range.start)
     }
 
     /// `outs` of the kernels' `Params`.
@@ -479,7 +479,7 @@ pub(super) fn plain(
     let len = cx.len(y.rows);
     for (shard, rows) in cx.shards(matrix).into_iter().enumerate() {
         let layout = RawLayout::new(decl, rows.len());
-        let shard = Bound::Shard(ShardId { matrix: matrix.0, shard });
+        let shard = Binding::Shard(ShardId { matrix: matrix.0, shard });
         let mut kernel = Kernel::new(Shader::new("linear_plain").with("BIAS", bias.is_some()))
             .words(&layout.words(decl))
             .words(&[len, rows.len() as u32, rows.start as u32, y.channels as u32])

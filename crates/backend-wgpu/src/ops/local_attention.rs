@@ -1,9 +1,9 @@
+use lapidary_backend_kit::Form;
 use lapidary_program::LocalAttentionSpec;
 
 use super::attention::accumulators;
 use super::kernel::Kernel;
 use crate::compile::MethodCompiler;
-use crate::derived::Form;
 use crate::shader::Shader;
 use crate::step::{Count, Value, Work};
 

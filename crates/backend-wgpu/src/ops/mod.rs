@@ -12,6 +12,7 @@ mod centroid_head;
 mod clamp;
 mod concat;
 mod conv2d;
+mod embed;
 mod experts;
 mod gather_rows;
 pub(crate) mod gelu_gate;
@@ -41,8 +42,7 @@ use lapidary_program::{Op, ValueId};
 use crate::compile::MethodCompiler;
 use crate::step::{Keys, Value};
 
-/// Adds the kernels of a node. `ids` are the numbers of its inputs. Rows of tables are fed, so that
-/// `embed` has no kernel.
+/// Adds the kernels of a node. `ids` are the numbers of its inputs.
 pub(crate) fn compile(
     cx: &mut MethodCompiler<'_>,
     op: &Op,
@@ -51,17 +51,25 @@ pub(crate) fn compile(
     y: &[Value],
 ) {
     match op {
-        Op::Embed { .. } => {}
+        Op::Embed { weight, scale, start, stride, soft_id } => {
+            // What the host feeds has no kernel.
+            if y[0].buffer().is_some() {
+                let rows = embed::Rows { scale: *scale, start: *start, stride: *stride };
+                embed::embed(cx, weight, rows, *soft_id, x, y[0]);
+            }
+        }
         Op::KvWrite { state } => kv_write::kv_write(cx, state, x),
         Op::Router { weight, expert_scale, top_k } => {
             router::router(cx, [weight, expert_scale], *top_k, x[0], y);
         }
-        Op::Rope(spec) => rope::rope(cx, spec, ids[1].index(), x[0], y[0]),
+        Op::Rope(spec) => rope::rope(cx, spec, x[0], y[0]),
         Op::AxialRope(spec) => {
             axial_rope::axial_rope(cx, spec, [ids[1].index(), ids[2].index()], x[0], y[0]);
         }
         Op::Linear { weight, bias } => linear::linear(cx, weight, bias.as_deref(), x[0], y[0]),
-        Op::Attention { state, spec } => attention::attention(cx, state, spec, x, y[0], Keys::Any),
+        Op::Attention { state, spec } => {
+            attention::attention(cx, state, spec, x[0], y[0], Keys::Any);
+        }
         Op::SelfAttention { n_heads, head_dim, scale } => {
             self_attention::self_attention(cx, (*n_heads, *head_dim), *scale, x, y[0]);
         }

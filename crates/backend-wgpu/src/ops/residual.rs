@@ -4,11 +4,11 @@ use super::kernel::Kernel;
 use super::rows::Rows;
 use crate::compile::MethodCompiler;
 use crate::shader::Shader;
-use crate::step::{Bound, Count, Value, When, Work};
+use crate::step::{Binding, Count, Value, When, Work};
 
 /// A norm of whole rows.
 struct Norm {
-    weight: Option<Bound>,
+    weight: Option<Binding>,
     eps: f32,
     offset: f32,
 }
@@ -49,7 +49,7 @@ pub(crate) fn residual(
     };
     let len = cx.len(y.rows);
     // What is not there is never read: any buffer may stand in its place.
-    let none = Bound::Value(x.place);
+    let none = Binding::Value(x.place);
     let weight = |norm: &Option<Norm>| norm.as_ref().and_then(|n| n.weight).unwrap_or(none);
     let kernel = |bytes: Option<[Value; 2]>| {
         let kernel = Kernel::new(shader(bytes.is_some()))

@@ -4,7 +4,7 @@ use super::kernel::Kernel;
 use super::rows::Rows;
 use crate::compile::MethodCompiler;
 use crate::shader::Shader;
-use crate::step::{Bound, Count, Keys, Value, When, Work};
+use crate::step::{Binding, Count, Keys, Value, When, Work};
 
 /// Each run of `width` channels, divided by the root of its mean square; then turned, if there is a
 /// table of angles with the number of pairs that turn.
@@ -30,7 +30,7 @@ pub(crate) fn rms_norm(
     let weight = weight.as_deref().map(|w| cx.vector(w));
     if let Some((table, _)) = rope {
         // Without a weight, nothing reads what stands in its place.
-        kernel = kernel.reads(weight.unwrap_or(Bound::Value(x.place))).read(table);
+        kernel = kernel.reads(weight.unwrap_or(Binding::Value(x.place))).read(table);
     } else if let Some(weight) = weight {
         kernel = kernel.reads(weight);
     }

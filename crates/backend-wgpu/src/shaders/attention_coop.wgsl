@@ -9,24 +9,21 @@ struct Params {
     heads: u32,
     kv_heads: u32,
     per_kv: u32,
-    capacity: u32,
     /// Of scores, as powers of two.
     scale: f32,
     /// 0 for all keys.
     window: u32,
-    /// Whether the query's own key is cached.
+    /// Whether a query sees the key at its own position.
     own_key: u32,
 }
 #include prelude
+#include kv_pages
 @group(0) @binding(2) var<storage, read> q: array<vec4<f32>>;
-@group(0) @binding(3) var<storage, read> slots: array<i32>;
-@group(0) @binding(4) var<storage, read> positions: array<i32>;
+@group(0) @binding(3) var<storage, read> places: array<Place>;
+@group(0) @binding(4) var<storage, read> pages: array<u32>;
 @group(0) @binding(5) var<storage, read> keys: array<vec4<u32>>;
 @group(0) @binding(6) var<storage, read> values: array<vec4<u32>>;
 @group(0) @binding(7) var<storage, read_write> y: array<vec4<f32>>;
-#if HORIZONS
-@group(0) @binding(8) var<storage, read> horizons: array<i32>;
-#endif
 #include attention_rows
 
 // Vectors of a row of keys or values, of scores, of weights, and of a part of the queries: some are
@@ -51,12 +48,6 @@ var<workgroup> grown: array<atomic<u32>, 4>;
 fn halves(x: vec2<u32>) -> vec4<f16> {
     let wide = bitcast<vec4<f32>>(vec4<u32>(x.x << 16u, x.x & 0xffff0000u, x.y << 16u, x.y & 0xffff0000u));
     return clamp(vec4<f16>(wide), vec4<f16>(-65504.0h), vec4<f16>(65504.0h));
-}
-
-/// Where the key stands that is so many behind one at `ring`.
-fn place(ring: u32, behind: u32) -> u32 {
-    let at = ring + behind;
-    return select(at, at - params.capacity, at >= params.capacity);
 }
 
 /// The largest number among the invocations of a row.
@@ -111,9 +102,9 @@ fn main(
     let row = (subgroup * 32u + lane) / $(TPR)u;
     let part = lane % $(TPR)u;
     let token = min(first_row + row, n_rows - 1u) / params.per_kv;
-    let sees = seen_keys(token);
+    let sees = seen_keys(places[token]);
     if part == 0u {
-        seen[row] = vec3<i32>(sees, slots[token]);
+        seen[row] = vec3<i32>(sees, places[token].table);
     }
     if thread == 0u {
         atomicStore(&grown[0], 0u);
@@ -160,23 +151,33 @@ fn main(
     let to_$(E) = key_$(E) * LD + vector_$(E) * 2u;
 #endfor
 
-    // Rows of one slot together; the others wait for their turn.
+    // Rows of one table together; the others wait for their turn.
     var begin = 0u;
     while begin < n_own {
         let run = run_of_rows(begin, n_own);
         let mine = row >= begin && row < run.end;
         begin = run.end;
-        let base = (run.slot * params.kv_heads + kv_head) * params.capacity;
-        var ring = u32(run.first) % params.capacity;
+        // A tile is never in two pages. In the place of keys that no row sees stands the nearest that
+        // one does.
+        let first = run.first & ~$(BK-1);
+        // Rows that see no key have no page either.
+        let first_page = pages[max(run.table + (first >> PAGE_BITS), 0)];
+        var tile = row_in_page(first_page, kv_head, params.kv_heads, u32(first));
+        let low = u32(run.first - first);
+        let high = u32(max(run.last - first, 0));
 #for E 0 L
-        var c_$(E) = keys[(base + place(ring, min(key_$(E), u32(max(run.last - run.first, 0))))) * $(D/8)u + vector_$(E)];
+        var c_$(E) = keys[(tile + clamp(key_$(E), low, min(high, $(BK-1)u))) * $(D/8)u + vector_$(E)];
 #endfor
-        for (var start = run.first; start <= run.last; start += $(BK)) {
+        for (var start = first; start <= run.last; start += $(BK)) {
+            // The next page is looked up long before it is needed.
+            let next_start = min(start + $(BK), run.last & ~$(BK-1));
+            let next_page = pages[run.table + (next_start >> PAGE_BITS)];
+            let unseen = u32(max(run.first - start, 0));
             let behind = u32(run.last - start);
 #for E 0 L
             kv[to_$(E)] = halves(c_$(E).xy);
             kv[to_$(E) + 1u] = halves(c_$(E).zw);
-            c_$(E) = values[(base + place(ring, min(key_$(E), behind))) * $(D/8)u + vector_$(E)];
+            c_$(E) = values[(tile + clamp(key_$(E), unseen, behind)) * $(D/8)u + vector_$(E)];
 #endfor
             workgroupBarrier();
 #for J 0 KF
@@ -201,12 +202,12 @@ fn main(
             workgroupBarrier();
 
             // Values take the place of keys, and the next keys are on their way.
-            ring = place(ring, $(BK)u);
+            tile = row_in_page(next_page, kv_head, params.kv_heads, u32(next_start));
             let next = u32(max(run.last - start - $(BK), 0));
 #for E 0 L
             kv[to_$(E)] = halves(c_$(E).xy);
             kv[to_$(E) + 1u] = halves(c_$(E).zw);
-            c_$(E) = keys[(base + place(ring, min(key_$(E), next))) * $(D/8)u + vector_$(E)];
+            c_$(E) = keys[(tile + min(key_$(E), next)) * $(D/8)u + vector_$(E)];
 #endfor
             var highest = LOW;
 #for V 0 BK/4/TPR

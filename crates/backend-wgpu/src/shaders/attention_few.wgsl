@@ -4,37 +4,34 @@
 // splits]: the largest score, and the sum of the weights.
 // A tile is 32 keys: eight invocations make a key's scores; then each key and head has one that makes
 // its weight; then quads of channels are summed up, by parts of the workgroup that take every n-th key.
-// SG: the size of a subgroup, if it is known and may be used. SMALL: rings of fewer than 32 keys.
+// SG: the size of a subgroup, if it is known and may be used.
 const WG: u32 = 256u;
 struct Params {
     len: u32,
     heads: u32,
     kv_heads: u32,
-    capacity: u32,
+    splits: u32,
     scale: f32,
     /// 0 for all keys.
     window: u32,
-    /// Whether the query's own key is cached.
+    /// Whether a query sees the key at its own position.
     own_key: u32,
-    splits: u32,
 }
 #include prelude
 #include kv_cache
+#include kv_pages
 
 #if HD%4 == 0
 @group(0) @binding(2) var<storage, read> q: array<vec4<f32>>;
 #else
 @group(0) @binding(2) var<storage, read> q: array<f32>;
 #endif
-@group(0) @binding(3) var<storage, read> slots: array<i32>;
-@group(0) @binding(4) var<storage, read> positions: array<i32>;
+@group(0) @binding(3) var<storage, read> places: array<Place>;
+@group(0) @binding(4) var<storage, read> pages: array<u32>;
 @group(0) @binding(5) var<storage, read> keys: array<Stored>;
 @group(0) @binding(6) var<storage, read> values: array<Stored>;
 @group(0) @binding(7) var<storage, read_write> parts: array<vec4<f32>>;
 @group(0) @binding(8) var<storage, read_write> stats: array<vec2<f32>>;
-#if HORIZONS
-@group(0) @binding(9) var<storage, read> horizons: array<i32>;
-#endif
 #include attention_keys
 
 const QUADS = $((HD+3)/4)u;
@@ -67,16 +64,6 @@ fn query_quad(row: u32, i: u32) -> vec4<f32> {
 #endif
 }
 
-/// Where the key stands that is `n` < 32 behind one at `place` of a ring.
-fn placed(place: u32, n: u32) -> u32 {
-#if SMALL
-    return (place + n) % params.capacity;
-#else
-    let behind = place + n;
-    return select(behind, behind - params.capacity, behind >= params.capacity);
-#endif
-}
-
 @compute @workgroup_size(WG)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -93,14 +80,16 @@ fn main(
     if t >= len_of(params.len) {
         return;
     }
-    let seen = seen_keys(t);
+    let place = places[t];
+    let seen = seen_keys(place);
     let share = share_of(seen);
-    let first = seen.x + i32(split) * share;
+    let first = first_tile(seen) + i32(split) * share;
     let last = min(seen.y, first + share - 1);
-    if first > last {
+    if first > last || seen.x > seen.y {
         return;
     }
-    let base = (u32(slots[t]) * params.kv_heads + kv_head) * params.capacity;
+    // The page of a tile is looked up while the one before is worked on.
+    var page = pages[place.table + (first >> PAGE_BITS)];
     let row0 = t * params.heads + kv_head * per_kv + block * $(GT)u;
     let n_queries = min($(GT)u, per_kv - block * $(GT)u);
     for (var i = lane; i < $(GT)u * QUADS; i += WG) {
@@ -119,15 +108,19 @@ fn main(
     var acc_$(G) = vec4<f32>();
 #endfor
     for (var start = first; start <= last; start += 32) {
-        // All of the tile is asked for at once; what is beyond the last key is that key again.
-        let place = u32(start) % params.capacity;
-        let of_key = (base + placed(place, min(lane / 8u, u32(last - start)))) * QUADS;
+        // All of the tile is asked for at once; in the place of keys that are not seen stands the
+        // nearest that is.
+        let row = row_in_page(page, kv_head, params.kv_heads, u32(start));
+        page = pages[place.table + (min(start + 32, last) >> PAGE_BITS)];
+        let low = u32(max(seen.x - start, 0));
+        let high = min(u32(last - start), 31u);
+        let of_key = (row + clamp(lane / 8u, low, high)) * QUADS;
 #for I 0 ((HD+3)/4+7)/8
         let key_$(I) = keys[of_key + min(lane % 8u + $(8*I)u, QUADS - 1u)];
 #endfor
 #for J 0 (32+TURNS-1)/TURNS
-        let v_$(J) = min(min(turn, TURNS - 1u) + $(J*TURNS)u, u32(last - start));
-        let value_$(J) = values[(base + placed(place, v_$(J))) * QUADS + quad_at];
+        let v_$(J) = clamp(min(turn, TURNS - 1u) + $(J*TURNS)u, low, high);
+        let value_$(J) = values[(row + v_$(J)) * QUADS + quad_at];
 #endfor
         workgroupBarrier();
         {
@@ -154,8 +147,9 @@ fn main(
         }
         workgroupBarrier();
         var score = LOW;
+        let is_seen = own_key >= low && own_key <= high;
         if own_head < $(GT)u {
-            if start + i32(own_key) <= last {
+            if is_seen {
                 score = 0.0;
                 for (var p = 0u; p < 8u; p++) {
                     score += partial[(own_head * 8u + p) * STRIDE + own_key];
@@ -175,7 +169,7 @@ fn main(
             let now = max(most, subgroupMax(score));
 #endif
             let shrink = exp(most - now);
-            let weight = select(0.0, exp(score - now), start + i32(own_key) <= last);
+            let weight = select(0.0, exp(score - now), is_seen);
             most = now;
             total = total * shrink + weight;
             weights[own_key * $(GT)u + own_head] = weight;
@@ -187,7 +181,7 @@ fn main(
 #for G 0 GT
         acc_$(G) *= shrinks[$(G)];
 #endfor
-        // A key beyond the last weighs nothing.
+        // A key that is not seen weighs nothing.
         if turn < TURNS {
 #for J 0 (32+TURNS-1)/TURNS
 #if (J+1)*TURNS > 32

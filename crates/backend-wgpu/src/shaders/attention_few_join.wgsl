@@ -10,21 +10,19 @@ struct Params {
     splits: u32,
 }
 #include prelude
+#include kv_pages
 
 @group(0) @binding(2) var<storage, read> parts: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> stats: array<vec2<f32>>;
-@group(0) @binding(4) var<storage, read> positions: array<i32>;
+@group(0) @binding(4) var<storage, read> places: array<Place>;
 #if HD%4 == 0
 @group(0) @binding(5) var<storage, read_write> y: array<vec4<f32>>;
 #else
 @group(0) @binding(5) var<storage, read_write> y: array<f32>;
 #endif
-#if HORIZONS
-@group(0) @binding(6) var<storage, read> horizons: array<i32>;
-#endif
 #if BYTES
-@group(0) @binding($(6+HZ)) var<storage, read_write> bytes: array<u32>;
-@group(0) @binding($(7+HZ)) var<storage, read_write> bytes_scales: array<vec4<f32>>;
+@group(0) @binding(6) var<storage, read_write> bytes: array<u32>;
+@group(0) @binding(7) var<storage, read_write> bytes_scales: array<vec4<f32>>;
 #include linear/byte_parts
 #include linear/keep_bytes
 #endif
@@ -44,10 +42,10 @@ fn main(
     if t >= len_of(params.len) {
         return;
     }
-    let seen = seen_keys(t);
+    let seen = seen_keys(places[t]);
     let share = max(1, share_of(seen));
     // Only those that had keys have written.
-    let n = u32((max(0, seen.y - seen.x + 1) + share - 1) / share);
+    let n = u32((n_keys(seen) + share - 1) / share);
     if lane < n {
         found[lane] = stats[row * params.splits + lane];
     }

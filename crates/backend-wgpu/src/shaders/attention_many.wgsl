@@ -7,25 +7,22 @@ struct Params {
     heads: u32,
     kv_heads: u32,
     per_kv: u32,
-    capacity: u32,
     scale: f32,
     /// 0 for all keys.
     window: u32,
-    /// Whether the query's own key is cached.
+    /// Whether a query sees the key at its own position.
     own_key: u32,
 }
 #include prelude
 #include kv_cache
+#include kv_pages
 
 @group(0) @binding(2) var<storage, read> q: array<f32>;
-@group(0) @binding(3) var<storage, read> slots: array<i32>;
-@group(0) @binding(4) var<storage, read> positions: array<i32>;
+@group(0) @binding(3) var<storage, read> places: array<Place>;
+@group(0) @binding(4) var<storage, read> pages: array<u32>;
 @group(0) @binding(5) var<storage, read> keys: array<Stored>;
 @group(0) @binding(6) var<storage, read> values: array<Stored>;
 @group(0) @binding(7) var<storage, read_write> y: array<f32>;
-#if HORIZONS
-@group(0) @binding(8) var<storage, read> horizons: array<i32>;
-#endif
 #include attention_rows
 
 const WG = 128u;
@@ -81,8 +78,8 @@ fn main(
 
     if thread < n_own {
         let token = (first_row + thread) / params.per_kv;
-        let sees = seen_keys(token);
-        seen[thread] = vec3<i32>(sees.x, sees.y, slots[token]);
+        let sees = seen_keys(places[token]);
+        seen[thread] = vec3<i32>(sees.x, sees.y, places[token].table);
     }
     workgroupBarrier();
 
@@ -100,11 +97,11 @@ fn main(
 #endfor
 #endfor
 
-    // Rows of one slot together; the others wait for their turn.
+    // Rows of one table together; the others wait for their turn.
     var begin = 0u;
     while begin < n_own {
         let run = run_of_rows(begin, n_own);
-        // What the rows see of this slot.
+        // What the rows see by this table.
         var first = vec4<i32>();
         var last = vec4<i32>(-1);
         for (var r = 0u; r < 4u; r++) {
@@ -115,8 +112,11 @@ fn main(
             }
         }
         begin = run.end;
-        let base = (run.slot * params.kv_heads + kv_head) * params.capacity;
-        for (var start = run.first; start <= run.last; start += i32(BK)) {
+        // A tile is never in two pages. Keys before the first may be anything, and are not read.
+        for (var start = run.first & ~31; start <= run.last; start += i32(BK)) {
+            let page = pages[run.table + (start >> PAGE_BITS)];
+            let tile = row_in_page(page, kv_head, params.kv_heads, u32(start));
+            let unseen = u32(max(run.first - start, 0));
             let here = min(BK, u32(run.last - start) + 1u);
 #for K 0 KPT
             var sums_$(K) = vec4<f32>();
@@ -129,9 +129,8 @@ fn main(
                 }
                 for (var i = thread; i < 8u * BK; i += WG) {
                     var x = vec4<f32>();
-                    if i / 8u < here && quad + i % 8u < QUADS {
-                        let k = (u32(start) + i / 8u) % params.capacity;
-                        x = widen(keys[(base + k) * QUADS + quad + i % 8u]);
+                    if i / 8u < here && i / 8u >= unseen && quad + i % 8u < QUADS {
+                        x = widen(keys[(tile + i / 8u) * QUADS + quad + i % 8u]);
                     }
                     ks[i / 8u * LD + i % 8u] = x;
                 }
@@ -183,12 +182,11 @@ fn main(
 #endfor
 #endfor
 #endfor
-            var source = u32(start) % params.capacity;
-            for (var k = 0u; k < here; k++) {
+            for (var k = unseen; k < here; k++) {
 #for A 0 AQ
                 var v_$(A) = vec4<f32>();
                 if own_quad + $(A*QT)u < QUADS {
-                    v_$(A) = widen(values[(base + source) * QUADS + own_quad + $(A*QT)u]);
+                    v_$(A) = widen(values[(tile + k) * QUADS + own_quad + $(A*QT)u]);
                 }
 #endfor
 #for R 0 RPT/4
@@ -199,7 +197,6 @@ fn main(
 #endfor
 #endfor
 #endfor
-                source = select(source + 1u, 0u, source + 1u == params.capacity);
             }
         }
     }

@@ -10,25 +10,26 @@ struct Params {
     len: u32,
     heads: u32,
     kv_heads: u32,
-    capacity: u32,
     scale: f32,
     /// 0 for all keys.
     window: u32,
-    /// Whether the query's own key is cached, or written here.
+    /// Whether a query sees the key at its own position.
     own_key: u32,
     pairs: u32,
+    pad: u32,
     /// By queries, keys and values.
     eps: vec4<f32>,
     offset: vec4<f32>,
 }
 #include prelude
 #include kv_cache
+#include kv_pages
 
 @group(0) @binding(2) var<storage, read> q: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> q_weight: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read> table: array<vec4<f32>>;
-@group(0) @binding(5) var<storage, read> slots: array<i32>;
-@group(0) @binding(6) var<storage, read> positions: array<i32>;
+@group(0) @binding(5) var<storage, read> places: array<Place>;
+@group(0) @binding(6) var<storage, read> pages: array<u32>;
 @group(0) @binding(7) var<storage, read_write> y: array<vec4<f32>>;
 #if WRITES
 @group(0) @binding(8) var<storage, read_write> keys: array<Stored>;
@@ -40,12 +41,9 @@ struct Params {
 @group(0) @binding(8) var<storage, read> keys: array<Stored>;
 @group(0) @binding(9) var<storage, read> values: array<Stored>;
 #endif
-#if HORIZONS
-@group(0) @binding($(10+3*WR)) var<storage, read> horizons: array<i32>;
-#endif
 #if BYTES
-@group(0) @binding($(10+3*WR+HZ)) var<storage, read_write> bytes: array<u32>;
-@group(0) @binding($(11+3*WR+HZ)) var<storage, read_write> bytes_scales: array<vec4<f32>>;
+@group(0) @binding($(10+3*WR)) var<storage, read_write> bytes: array<u32>;
+@group(0) @binding($(11+3*WR)) var<storage, read_write> bytes_scales: array<vec4<f32>>;
 #include linear/byte_parts
 #include linear/keep_bytes
 #endif
@@ -60,6 +58,11 @@ const LOW: f32 = -3.0e38;
 
 var<workgroup> found: array<vec2<f32>, N_PARTS>;
 var<workgroup> sums: array<vec4<f32>, N_PARTS * QUADS>;
+
+/// The page of the key that is `n` after the first, or of the last.
+fn page_of(table: i32, seen: vec2<i32>, n: i32) -> u32 {
+    return pages[table + ((seen.x + min(n, max(seen.y - seen.x, 0))) >> PAGE_BITS)];
+}
 
 fn sum4(v: vec4<f32>) -> f32 {
     return (v.x + v.y) + (v.z + v.w);
@@ -79,9 +82,13 @@ fn main(
     let kv_head = head / per_kv;
     let lane = thread % $(SG)u;
     let part = thread / $(SG)u;
-    let seen = seen_keys(0u);
-    let position = positions[0];
-    let base = (u32(slots[0]) * params.kv_heads + kv_head) * params.capacity;
+    let place = places[0];
+    let seen = seen_keys(place);
+    let position = place.position;
+    // Of the keys that come first; those of the next are looked up while these are worked on.
+#for U 0 UN
+    var page_$(U) = page_of(place.table, seen, i32(part) + $(U*WG/SG));
+#endfor
     // All that does not depend on anything is asked for at once. A pair that no invocation should
     // have is the last one again, and counts nothing.
 #for I 0 J
@@ -133,7 +140,7 @@ fn main(
 #else
         let v_root = 1.0;
 #endif
-        let row = (base + u32(position) % params.capacity) * QUADS;
+        let row = row_in_page(place.page, kv_head, params.kv_heads, u32(position)) * QUADS;
         let writes = head % per_kv == 0u;
         var score = 0.0;
 #for I 0 J
@@ -163,7 +170,8 @@ fn main(
 #for U 0 UN
         // What is beyond the last key is that key again.
         let key_$(U) = min(seen.x + n + $(U*WG/SG), seen.y);
-        let at_$(U) = (base + u32(key_$(U)) % params.capacity) * QUADS;
+        let at_$(U) = row_in_page(page_$(U), kv_head, params.kv_heads, u32(key_$(U))) * QUADS;
+        page_$(U) = page_of(place.table, seen, n + $((U+UN)*WG/SG));
 #for I 0 J
         let key_low_$(U)_$(I) = keys[at_$(U) + i_$(I)];
         let key_high_$(U)_$(I) = keys[at_$(U) + HALF + i_$(I)];

@@ -7,14 +7,14 @@ struct Params {
     len: u32,
     q_heads: u32,
     kv_heads: u32,
-    capacity: u32,
+    pairs: u32,
     /// By queries, keys and values.
     eps: vec4<f32>,
     offset: vec4<f32>,
-    pairs: u32,
 }
 #include prelude
 #include kv_cache
+#include kv_pages
 #include vectors
 #include workgroup_sum
 
@@ -24,11 +24,10 @@ struct Params {
 @group(0) @binding(5) var<storage, read> q_weight: array<vec4<f32>>;
 @group(0) @binding(6) var<storage, read> k_weight: array<vec4<f32>>;
 @group(0) @binding(7) var<storage, read> table: array<vec4<f32>>;
-@group(0) @binding(8) var<storage, read> slots: array<i32>;
-@group(0) @binding(9) var<storage, read> positions: array<i32>;
-@group(0) @binding(10) var<storage, read_write> y: array<vec4<f32>>;
-@group(0) @binding(11) var<storage, read_write> keys: array<Stored>;
-@group(0) @binding(12) var<storage, read_write> values: array<Stored>;
+@group(0) @binding(8) var<storage, read> places: array<Place>;
+@group(0) @binding(9) var<storage, read_write> y: array<vec4<f32>>;
+@group(0) @binding(10) var<storage, read_write> keys: array<Stored>;
+@group(0) @binding(11) var<storage, read_write> values: array<Stored>;
 
 // Quads of half a head.
 const HALF = $(HD/8)u;
@@ -61,8 +60,7 @@ fn main(
     let angle = t * (params.pairs / 2u) + select(0u, i, turns);
     let cosine = table[angle];
     let sine = table[angle + params.pairs / 4u];
-    let slot = u32(slots[t]);
-    let position = u32(positions[t]) % params.capacity;
+    let place = places[t];
     var low: vec4<f32>;
     var high: vec4<f32>;
     var low_weight = vec4<f32>(1.0);
@@ -104,7 +102,7 @@ fn main(
         y[start + HALF + i] = high;
         return;
     }
-    let row = ((slot * params.kv_heads + head) * params.capacity + position) * 2u * HALF;
+    let row = row_in_page(place.page, head, params.kv_heads, u32(place.position)) * 2u * HALF;
     if kind == 1u {
         keys[row + i] = narrow(low);
         keys[row + HALF + i] = narrow(high);

@@ -1,5 +1,4 @@
-// A cache of keys or values: [slots, heads, capacity, quads], a quad of f32 or of bf16.
-// Position p of a slot stands at p % capacity.
+// The numbers of keys and values: a quad of f32, or of bf16 with HALVES.
 #if HALVES
 alias Stored = vec2<u32>;
 

@@ -1,11 +1,13 @@
 // The K largest of each stretch of a row, largest first, lowest number first among equals, as pairs
-// of order and number. FIRST reads a row of floats, others what was found in stretches before.
+// of order and number. FIRST reads a row of floats, others what was found in stretches before. With
+// MASK, numbers whose bit is 0 do not count.
 // Orders are bits of floats made so that larger ones are larger integers: then no compiler can take
 // liberties with what is not finite, which comes before all else. One workgroup per stretch and row.
 const WG: u32 = 256u;
 const STRETCH: u32 = 2048u;
 struct Params {
     n: u32,
+    mask_words: u32,
 }
 #include prelude
 
@@ -15,6 +17,9 @@ struct Params {
 @group(0) @binding(2) var<storage, read> found: array<vec2<u32>>;
 #endif
 @group(0) @binding(3) var<storage, read_write> best: array<vec2<u32>>;
+#if MASK
+@group(0) @binding(4) var<storage, read> masks: array<u32>;
+#endif
 
 const NONE: vec2<u32> = vec2<u32>(0u, 0xffffffffu);
 #if K == 1
@@ -40,6 +45,11 @@ fn entry(row: u32, i: u32) -> vec2<u32> {
     if i >= params.n {
         return NONE;
     }
+#if MASK
+    if ((masks[row * params.mask_words + i / 32u] >> (i % 32u)) & 1u) == 0u {
+        return NONE;
+    }
+#endif
 #if FIRST
     return vec2<u32>(order_of(numbers[row * params.n + i]), i);
 #else

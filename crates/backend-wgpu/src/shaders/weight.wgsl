@@ -55,8 +55,8 @@ fn factor_at(w: Weight, at: u32, super_at: u32, row: u32, g: u32) -> f32 {
     return own * float_at(w.kind, super_at, row * (groups / w.per) + g / w.per);
 }
 
-/// The number at a row and a column.
-fn weight_at(w: Weight, row: u32, k: u32) -> f32 {
+/// The number at a row and a column, but for its bias.
+fn scaled_at(w: Weight, row: u32, k: u32) -> f32 {
     if w.bits == 0u {
         return float_at(w.kind, row * w.row_bytes, k);
     }
@@ -68,11 +68,20 @@ fn weight_at(w: Weight, row: u32, k: u32) -> f32 {
         word |= byte_at(byte + 1u) << 8u;
     }
     let code = (word >> (bit & 7u)) & ((1u << w.bits) - 1u);
-    let g = k / w.group;
-    let scale = factor_at(w, w.scale_at, w.super_scale_at, row, g);
-    let scaled = f32(i32(code) - i32(w.offset)) * scale;
+    let scale = factor_at(w, w.scale_at, w.super_scale_at, row, k / w.group);
+    return f32(i32(code) - i32(w.offset)) * scale;
+}
+
+/// The bias of a row and a column of an affine weight.
+fn bias_at(w: Weight, row: u32, k: u32) -> f32 {
+    return factor_at(w, w.bias_at, w.super_bias_at, row, k / w.group);
+}
+
+/// The number at a row and a column.
+fn weight_at(w: Weight, row: u32, k: u32) -> f32 {
+    let scaled = scaled_at(w, row, k);
     if w.affine == 0u {
         return scaled;
     }
-    return scaled + factor_at(w, w.bias_at, w.super_bias_at, row, g);
+    return scaled + bias_at(w, row, k);
 }

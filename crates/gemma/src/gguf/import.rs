@@ -13,6 +13,7 @@ use super::store::GgufStore;
 use super::tensor_names::{Tensors, is_ignorable, tensors_of};
 use super::tokenizer::{TokenIds, identity, token_ids, vocabulary};
 use super::value::narrow;
+use crate::answer::answer_format;
 use crate::config::TextConfig;
 use crate::config::SAMPLING;
 use crate::error::{Error, Result};
@@ -203,6 +204,7 @@ fn metadata(
         add_bos: ids.is_some_and(|v| v.add_bos),
         sampling: sampling(file)?,
         media: Default::default(),
+        answer: answer_format(&text.architecture),
     })
 }
 

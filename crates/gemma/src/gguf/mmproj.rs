@@ -21,7 +21,7 @@ pub struct ImportedTowers {
     pub towers: Towers,
     /// Channels of the model that they are made for.
     pub text_hidden: u32,
-    /// How pictures and sound are made ready for them.
+    /// How images and audio are made ready for them.
     pub media: Media,
     /// Their weights under canonical names.
     pub weights: BTreeMap<String, WeightDecl>,
@@ -87,7 +87,7 @@ impl ImportedTowers {
         None
     }
 
-    /// Whether a model lets the soft rows of one picture see each other, and on its full layers too.
+    /// Whether a model lets the soft rows of one image see each other, and on its full layers too.
     pub(crate) fn sees_blocks(&self, text: &TextConfig) -> (bool, bool) {
         match self.towers.vision {
             None => (false, false),

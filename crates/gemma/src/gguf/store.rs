@@ -3,7 +3,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use lapidary_program::{Encoding, Part, WeightDecl, WeightStore};
+use lapidary_program::{Access, Encoding, Part, WeightDecl, WeightStore};
 
 use super::quants;
 use super::reader::{Gguf, TensorInfo};
@@ -167,12 +167,16 @@ impl GgufStore {
 }
 
 impl WeightStore for GgufStore {
-    fn is_at_hand(&self, weight: &str) -> bool {
-        let whole = match self.sources.get(weight) {
-            Some(Source::Whole(index)) => self.file.tensors().get(*index),
-            Some(Source::Turned(..) | Source::Joined(..)) | None => None,
-        };
-        whole.is_some_and(|t| matches!(t.ggml_type.encoding(), Some(Encoding::Dense(_))))
+    fn access(&self, weight: &str) -> Access {
+        match self.sources.get(weight) {
+            Some(Source::Whole(index)) => {
+                let encoding = self.file.tensors().get(*index).map(|t| t.ggml_type.encoding());
+                let is_dense = matches!(encoding, Some(Some(Encoding::Dense(_))));
+                if is_dense { Access::Lent } else { Access::Rows }
+            }
+            Some(Source::Turned(..)) => Access::Rows,
+            Some(Source::Joined(..)) | None => Access::Whole,
+        }
     }
 
     fn make_rows(&self, weight: &str, part: Part, rows: Range<usize>) -> Option<Vec<u8>> {

@@ -1,6 +1,6 @@
-//! The method `audio`: frames of one sound in, soft rows out.
+//! The method `audio`: frames of one audio clip in, soft rows out.
 //!
-//! Frames that hold no sound are not fed, so there is no mask: what a convolution sees beyond the
+//! Frames that hold no audio are not fed, so there is no mask: what a convolution sees beyond the
 //! last frame is its own border of zeros.
 
 use std::collections::BTreeMap;

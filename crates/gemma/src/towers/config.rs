@@ -42,7 +42,7 @@ pub struct Siglip {
     pub n_layers: u32,
     /// Heads.
     pub n_heads: u32,
-    /// Pixels of a picture's side.
+    /// Pixels of an image's side.
     pub image_size: u32,
     /// Pixels of a patch's side.
     pub patch_size: u32,

@@ -1,4 +1,4 @@
-//! How pictures and sound are made ready for a model's towers.
+//! How images and audio are made ready for a model's towers.
 //!
 //! The numbers are those of the released processors, unless a checkpoint's own files say otherwise.
 
@@ -9,28 +9,28 @@ use lapidary_program::{
 
 use super::config::{Audio, Towers, Vision};
 
-/// Numbers of soft tokens that a picture may have in Gemma 4.
+/// Numbers of soft tokens that an image may have in Gemma 4.
 const BUDGETS: [u32; 5] = [70, 140, 280, 560, 1120];
-/// Soft tokens of the longest sound: 30 seconds.
-const MAX_SOFT_OF_SOUND: u32 = 750;
+/// Soft tokens of the longest audio clip: 30 seconds.
+const MAX_SOFT_OF_AUDIO: u32 = 750;
 /// The ids of soft tokens.
 const GEMMA3_IMAGE_ID: u32 = 262_144;
 const GEMMA4_IDS: MediaIds = MediaIds { image: 258_880, audio: 258_881, video: 258_884 };
 
-/// What a checkpoint may say about pictures and sound besides its towers.
+/// What a checkpoint may say about images and audio besides its towers.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MediaNumbers {
     pub ids: MediaIds,
     /// What becomes of levels of 0…1: they are multiplied, then added to.
     pub levels: (f32, f32),
     pub resample: Resample,
-    /// Soft tokens of a picture, where its size follows from them.
+    /// Soft tokens of an image, where its size follows from them.
     pub image_budget: u32,
     pub pan_and_scan: PanAndScan,
     pub max_frames: u32,
     pub frame_budget: u32,
     pub sample_rate: u32,
-    pub max_soft_of_sound: u32,
+    pub max_soft_of_audio: u32,
     pub mel: LogMel,
 }
 
@@ -63,7 +63,7 @@ impl MediaNumbers {
             max_frames: 32,
             frame_budget: 70,
             sample_rate: 16_000,
-            max_soft_of_sound: MAX_SOFT_OF_SOUND,
+            max_soft_of_audio: MAX_SOFT_OF_AUDIO,
             mel: LogMel {
                 window: 320,
                 hop: 160,
@@ -78,7 +78,7 @@ impl MediaNumbers {
     }
 }
 
-/// How pictures and sound are made ready for these towers.
+/// How images and audio are made ready for these towers.
 pub(crate) fn media(towers: &Towers, n: &MediaNumbers) -> Media {
     let image = towers.vision.as_ref().map(|v| image(v, n));
     let video = match (&towers.vision, &image) {
@@ -140,7 +140,7 @@ fn image(vision: &Vision, n: &MediaNumbers) -> ImageSpec {
 }
 
 /// The released budgets, and the checkpoint's own. A strip that is longer than the model's table of
-/// positions is refused when it is shown: most pictures of the same budget are not.
+/// positions is refused when it is shown: most images of the same budget are not.
 fn budget(default: u32) -> ImageSize {
     let mut choices = BUDGETS.to_vec();
     if let Err(place) = choices.binary_search(&default) {
@@ -159,11 +159,11 @@ fn audio(audio: &Audio, n: &MediaNumbers) -> AudioSpec {
         }
         Audio::Frames(c) => (AudioFrames::Raw { len: c.len }, 1, c.len),
     };
-    let max_samples = n.max_soft_of_sound.saturating_mul(stride).saturating_mul(hop);
+    let max_samples = n.max_soft_of_audio.saturating_mul(stride).saturating_mul(hop);
     AudioSpec { sample_rate: n.sample_rate, max_samples, frames, stride, tokens }
 }
 
-/// The most frames that a sound has.
+/// The most frames that an audio clip has.
 pub(crate) fn max_frames(spec: &AudioSpec) -> u32 {
     match &spec.frames {
         AudioFrames::Raw { len } => spec.max_samples.div_ceil((*len).max(1)),
@@ -176,7 +176,7 @@ pub(crate) fn max_frames(spec: &AudioSpec) -> u32 {
     }
 }
 
-/// The most patches that a picture has.
+/// The most patches that an image has.
 pub(crate) fn max_patches(spec: &ImageSpec) -> u32 {
     spec.max_soft().saturating_mul(spec.patches_per_soft())
 }

@@ -1,4 +1,4 @@
-//! The method `vision`: patches of one picture in, soft rows out.
+//! The method `vision`: patches of one image in, soft rows out.
 //!
 //! The patches of one soft token follow each other, so pooling is a mean of runs of rows.
 

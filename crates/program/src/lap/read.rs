@@ -29,7 +29,9 @@ pub fn open(path: &Path, mmap: bool) -> Result<Program> {
 pub fn from_bytes(bytes: FileBytes) -> Result<Program> {
     let (data_start, header) = header(&bytes)?;
     let tensors = Tensors { header: header.tensors(), data_start };
-    let description: Description = serde_json::from_slice(tensors.bytes(&bytes, PROGRAM)?)?;
+    let described = tensors.bytes(&bytes, PROGRAM)?;
+    let description: Description =
+        serde_json::from_slice(described).map_err(|e| explain(e, described))?;
 
     let mut ranges = HashMap::new();
     let mut claimed = 0usize;
@@ -58,6 +60,16 @@ pub fn from_bytes(bytes: FileBytes) -> Result<Program> {
         return Err(Error::weight(stray, "it is stored but not declared"));
     }
     Program::new(description, blobs, Arc::new(LapStore { bytes, ranges }))
+}
+
+/// What is wrong with a description; of files that earlier builds of version 1 wrote, what to do.
+fn explain(e: serde_json::Error, described: &[u8]) -> Error {
+    let fed_places = r#""name":"slots""#.as_bytes();
+    if described.windows(fed_places.len()).any(|part| part == fed_places) {
+        let what = "an earlier build wrote it, with places of tokens as inputs; export it again";
+        return Error::Program(what.into());
+    }
+    Error::Json(e)
 }
 
 /// Recomputes the hash of every tensor; `Err` names the first that is not as it was written. The

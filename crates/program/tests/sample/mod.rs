@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lapidary_program::{
     AttentionSpec, DType, Description, GraphBuilder, MemoryStore, Metadata, Method, Op, Part,
     Program, QuantLayout, RopeSpec, SamplingDefaults, ScaleFormat, StateDecl, Sym, ValueType,
-    WeightDecl, input, method,
+    WeightDecl, input, method, output,
 };
 
 pub const VOCAB: u64 = 24;
@@ -36,8 +36,6 @@ pub fn description() -> Description {
         vec![StateDecl { name: "kv".into(), n_kv_heads: 2, head_dim: 16, window: Some(5) }];
     let mut g = GraphBuilder::new(&weights, &states);
     let tokens = g.input(input::TOKENS, ValueType::indices(Sym::Tokens));
-    let slots = g.input(input::SLOTS, ValueType::indices(Sym::Tokens));
-    let positions = g.input(input::POSITIONS, ValueType::indices(Sym::Tokens));
     let rows = g.input(input::ROWS, ValueType::indices(Sym::Rows));
     let linear = |w: &str| Op::Linear { weight: w.into(), bias: None };
     let embed = Op::embed("embed", 2.0);
@@ -49,8 +47,8 @@ pub fn description() -> Description {
     let k = g.node("k", linear("k"), &[h]).unwrap();
     let v = g.node("v", linear("v"), &[h]).unwrap();
     let rope = RopeSpec { head_dim: 16, theta: 1e4, rotated_pairs: 8, factor: 1.0 };
-    let k = g.node("k_rope", Op::Rope(rope), &[k, positions]).unwrap();
-    g.node("kv_write", Op::KvWrite { state: "kv".into() }, &[k, v, slots, positions]).unwrap();
+    let k = g.node("k_rope", Op::Rope(rope), &[k]).unwrap();
+    g.node("kv_write", Op::KvWrite { state: "kv".into() }, &[k, v]).unwrap();
     let spec = AttentionSpec {
         n_heads: 2,
         n_kv_heads: 2,
@@ -58,13 +56,14 @@ pub fn description() -> Description {
         scale: 0.25,
         window: Some(5),
         bidirectional: false,
+        own_key: true,
     };
     let attention = Op::Attention { state: "kv".into(), spec };
-    let a = g.node("attention", attention, &[q, slots, positions]).unwrap();
+    let a = g.node("attention", attention, &[q]).unwrap();
     let x = g.node("residual", Op::Add, &[x, a]).unwrap();
     let x = g.node("rows", Op::GatherRows, &[x, rows]).unwrap();
     let logits = g.node("head", linear("head"), &[x]).unwrap();
-    g.output("logits", logits);
+    g.output(output::LOGITS, logits);
     let graph = g.finish();
     let methods = [(method::FORWARD.to_string(), Method::new(16, graph))].into();
     let metadata = Metadata {
@@ -80,6 +79,7 @@ pub fn description() -> Description {
         add_bos: true,
         sampling: SamplingDefaults::default(),
         media: Default::default(),
+        answer: None,
     };
     Description { metadata, states, methods, weights }
 }

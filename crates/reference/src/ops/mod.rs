@@ -35,7 +35,7 @@ mod standardise;
 
 pub(crate) use activate::activate;
 pub(crate) use add::add;
-pub(crate) use attention::{Queries, attention};
+pub(crate) use attention::attention;
 pub(crate) use axial_rope::axial_rope;
 pub(crate) use causal_conv1d::causal_conv1d;
 pub(crate) use centroid_head::{CentroidHead, centroid_head, token_ordering};

@@ -106,7 +106,7 @@ struct Panel {
     blocks: Blocks,
 }
 
-/// Up to sixteen tokens of a stretch; those behind the last are zeros.
+/// Up to sixteen tokens of a stretch; those after the last are zeros.
 #[derive(Clone, Copy)]
 struct Tokens {
     codes: TokenRows,
@@ -154,7 +154,7 @@ impl<const SIGNED: bool> TileWork for Work<'_, SIGNED> {
 }
 
 impl<const SIGNED: bool> Work<'_, SIGNED> {
-    /// Copies the tokens that do not fill a tile, zeros behind them.
+    /// Copies the tokens that do not fill a tile, zeros after them.
     ///
     /// # Safety
     /// `room` can be written, and nothing borrows from it.

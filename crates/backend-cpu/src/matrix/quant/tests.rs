@@ -1,9 +1,10 @@
 //! Packed quantised weights against what their encoding means, written out plainly.
 
+use lapidary_backend_kit::RowSource;
 use lapidary_program::{DType, MemoryStore, Part, QuantLayout, ScaleFormat, Weight, WeightDecl};
 
 use super::super::activations::BLOCK;
-use super::super::{Activations, Cpu, MatrixShape, PackedWeight, RowSource};
+use super::super::{Activations, Cpu, MatrixShape, PackedWeight};
 use crate::simd::Isa;
 use crate::workers::Workers;
 
@@ -124,7 +125,7 @@ fn every_layout_multiplies_as_its_encoding_says() {
             let want = plain_product(&floats, &rounded(&x, cols), cols);
             let exact = plain_product(&floats, &x, cols);
             for isa in Isa::all() {
-                let mut cpu = Cpu { isa, workers: &workers, exact: false };
+                let mut cpu = Cpu { isa, workers: &workers, exact: false, stop: None };
                 let mut y = vec![0.0; n_tokens * rows];
                 let mut room = Activations::default();
                 packed.matmul(cpu, 0, None, &x, &mut room, &mut y).unwrap();
@@ -156,7 +157,7 @@ fn odd_lengths_and_stacks_of_matrices() {
             let bias: Vec<f32> = (0..rows).map(|_| noise.float()).collect();
             let x_bytes = rounded(&x, cols);
             for isa in Isa::all() {
-                let cpu = Cpu { isa, workers: &workers, exact: false };
+                let cpu = Cpu { isa, workers: &workers, exact: false, stop: None };
                 for matrix in 0..count {
                     let floats = &weight.to_f32()[matrix * rows * cols..(matrix + 1) * rows * cols];
                     let mut want = plain_product(floats, &x_bytes, cols);
@@ -187,7 +188,7 @@ fn a_row_is_the_same_in_any_company() {
         let x: Vec<f32> = (0..n_tokens * cols).map(|_| noise.float()).collect();
         for isa in Isa::all() {
             for exact in [false, true] {
-                let cpu = Cpu { isa, workers: &workers, exact };
+                let cpu = Cpu { isa, workers: &workers, exact, stop: None };
                 let mut room = Activations::default();
                 let mut all = vec![0.0; n_tokens * rows];
                 packed.matmul(cpu, 0, None, &x, &mut room, &mut all).unwrap();
@@ -234,7 +235,7 @@ fn tiles_give_the_bits_of_vectors() {
         x[33 * cols] = f32::INFINITY;
         for n_tokens in (1..=70).filter(|n| i < 4 || n % 7 == i % 7 || n % 16 == 0) {
             let product = |isa| {
-                let cpu = Cpu { isa, workers: &workers, exact: false };
+                let cpu = Cpu { isa, workers: &workers, exact: false, stop: None };
                 let (mut y, mut room) = (vec![0.0f32; n_tokens * rows], Activations::default());
                 packed.matmul(cpu, 0, None, &x[..n_tokens * cols], &mut room, &mut y).unwrap();
                 y.into_iter().map(f32::to_bits).collect::<Vec<_>>()

@@ -1,7 +1,7 @@
 //! Caches of every kind against one of `f32` that holds what they hold.
 
 use half::bf16;
-use lapidary_backend::KvType;
+use lapidary_backend::{KvType, PageId, PageTable, Span};
 use lapidary_program::AttentionSpec;
 
 use super::{Queries, Room, attention, split_scratch, tile_scratch};
@@ -37,37 +37,103 @@ fn tokens(n: usize) -> Tokens {
     Tokens { k, v, q: numbers(n * N_HEADS * DIM) }
 }
 
-/// What the last `asked` tokens get from a cache that holds all.
+/// What the last `asked` tokens get from a cache that holds all, in consecutive pages.
 fn attend(isa: Isa, kv: KvType, tokens: &Tokens, asked: usize) -> Vec<f32> {
+    let pages: Vec<u32> = (0..N_PAGES).collect();
+    attend_in(isa, kv, tokens, (asked, None), (0, &pages))
+}
+
+/// Pages that hold all keys.
+const N_PAGES: u32 = N_KEYS.div_ceil(BLOCK) as u32;
+
+/// The same with a window perhaps, and with pages that begin after some that were given up.
+fn attend_in(
+    isa: Isa,
+    kv: KvType,
+    tokens: &Tokens,
+    (asked, window): (usize, Option<u32>),
+    (first, pages): (u32, &[u32]),
+) -> Vec<f32> {
     let n = tokens.k.len() / (N_KV_HEADS * DIM);
     let workers = Workers::new(2);
-    let cpu = Cpu { isa, workers: &workers, exact: true };
-    let capacity = N_KEYS.next_multiple_of(BLOCK);
-    let shape = CacheShape { kv, n_slots: 1, n_heads: N_KV_HEADS, head_dim: DIM, capacity };
+    let cpu = Cpu { isa, workers: &workers, exact: true, stop: None };
+    let n_pages = 2 * N_PAGES as usize;
+    let shape = CacheShape { kv, group: 0, n_pages, n_heads: N_KV_HEADS, head_dim: DIM };
     let mut cache = Cache::new(shape).unwrap();
-    let positions: Vec<i32> = (0..n as i32).collect();
-    kv_write(&mut cache, &tokens.k, &tokens.v, &vec![0; n], &positions);
+    // What others left in the pages must not matter.
+    for page in 0..n_pages as u32 {
+        for place in 0..BLOCK {
+            let head = place % N_KV_HEADS;
+            cache.write((PageId(page), place), head, &[f32::NAN; DIM], &[f32::NAN; DIM]);
+        }
+    }
+    let pages: Vec<PageId> = pages.iter().map(|page| PageId(*page)).collect();
+    let tables = [PageTable { first, pages: &pages }];
+    let from = first as usize * BLOCK;
+    let span =
+        |start: usize, len: usize| Span { start: start as u32, len: len as u32, tables: &tables };
+    let channels = N_KV_HEADS * DIM;
+    let held = from * channels..n * channels;
+    kv_write(&mut cache, &tokens.k[held.clone()], &tokens.v[held], &[span(from, n - from)]);
     let spec = AttentionSpec {
         n_heads: N_HEADS as u32,
         n_kv_heads: N_KV_HEADS as u32,
         head_dim: DIM as u32,
         scale: 0.2,
-        window: None,
+        window,
         bidirectional: false,
+        own_key: true,
     };
+    let positions: Vec<i32> = ((n - asked) as i32..n as i32).collect();
     let queries = Queries {
         q: &tokens.q[(n - asked) * N_HEADS * DIM..],
-        slots: &vec![0; asked],
-        positions: &positions[n - asked..],
-        horizons: None,
-        own_key_is_cached: true,
+        spans: &[span(n - asked, asked)],
+        positions: &positions,
+        horizons: &positions,
     };
     let mut scratch = vec![0.0; 2 * tile_scratch(DIM)];
-    let mut split = vec![0.0; split_scratch(&spec, shape)];
+    let mut split = vec![0.0; split_scratch(&spec, n as u32)];
     let room = Room { scratch: &mut scratch, split: &mut split, tiles: &mut Vec::new() };
     let mut out = vec![0.0; asked * N_HEADS * DIM];
     attention(cpu, &spec, &cache, queries, room, &mut out);
     out
+}
+
+#[test]
+fn the_order_of_pages_changes_no_bit() {
+    let tokens = tokens(N_KEYS);
+    for isa in Isa::all() {
+        for kv in KvType::ALL {
+            for asked in [1, 70] {
+                let truth = attend(isa, kv, &tokens, asked);
+                assert!(truth.iter().all(|x| x.is_finite()), "{isa:?}, {kv:?}");
+                for pages in [[5, 4, 3, 2, 1, 0], [11, 0, 7, 2, 9, 4]] {
+                    let got = attend_in(isa, kv, &tokens, (asked, None), (0, &pages));
+                    assert_eq!(got, truth, "{isa:?}, {kv:?}, {asked} tokens, {pages:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn pages_before_a_window_are_not_missed() {
+    let tokens = tokens(N_KEYS);
+    for isa in Isa::all() {
+        for kv in KvType::ALL {
+            // One token sees from position 521 on, in page 4; the first of 70 from 452 on, in page 3.
+            for (asked, first) in [(1, 4), (70, 3)] {
+                let wanted = (asked, Some(140));
+                let all: Vec<u32> = (0..N_PAGES).collect();
+                let truth = attend_in(isa, kv, &tokens, wanted, (0, &all));
+                let pages = [8, 1, 5];
+                let pages = &pages[..(N_PAGES - first) as usize];
+                let got = attend_in(isa, kv, &tokens, wanted, (first, pages));
+                assert_eq!(got, truth, "{isa:?}, {kv:?}, {asked} tokens");
+                assert!(got.iter().all(|x| x.is_finite()), "{isa:?}, {kv:?}");
+            }
+        }
+    }
 }
 
 /// The numbers that a cache of bytes holds for these.

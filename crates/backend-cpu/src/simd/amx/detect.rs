@@ -6,7 +6,7 @@
 //! And a product comes out right: a virtual machine may announce the instructions and trap on them.
 //!
 //! That trap is survived without a second process. While the one product is tried, a handler of
-//! `SIGILL` continues behind it, if the instruction that trapped is one of the product's; any other
+//! `SIGILL` continues after it, if the instruction that trapped is one of the product's; any other
 //! is left to the handler that was there before.
 
 use std::arch::asm;
@@ -162,7 +162,7 @@ unsafe fn survives(code: impl FnOnce(&AtomicUsize, &AtomicUsize) -> bool) -> boo
     }
 }
 
-/// The handler: goes on behind our code, or leaves an instruction that is not ours to whoever was
+/// The handler: goes on after our code, or leaves an instruction that is not ours to whoever was
 /// there before, since it is tried again when this returns.
 extern "C" fn go_on(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let (from, to) = (FROM.load(Ordering::Relaxed), TO.load(Ordering::Relaxed));

@@ -1,5 +1,7 @@
-//! Bad program files. Each test is named after its row in the fault list: F1 to F11, F16.
+//! Bad program files. Each test is named after its row in the fault list: F1 to F11, F16, F21.
 
+mod indices;
+#[path = "../sample/mod.rs"]
 mod sample;
 
 use std::time::{Duration, Instant};
