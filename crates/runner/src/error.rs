@@ -1,20 +1,18 @@
 use std::sync::Arc;
 
-use lapidary_program::Modality;
-
 /// What this room returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Everything that can go wrong between a request and its answer.
-///
-/// [`ErrorCode::of`](crate::ErrorCode::of) maps each to its stable code, CLI exit code and HTTP
-/// status.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] Arc<lapidary_backend::Error>),
-    /// The engine panicked; its slots were emptied.
+    /// Messages can't be made tokens.
+    #[error(transparent)]
+    Text(#[from] lapidary_text::Error),
+    /// The engine panicked; what it was writing was forgotten.
     #[error("the engine failed while running `{method}`: {what}; this is a bug, please report it")]
     EnginePanicked {
         /// The method that ran.
@@ -25,30 +23,6 @@ pub enum Error {
     /// The program lacks what the runner needs.
     #[error("invalid program: {0}")]
     Program(String),
-    /// The program's tokenizer can't be used.
-    #[error("invalid tokenizer: {0}")]
-    Tokenizer(String),
-    /// The program has no tokenizer.
-    #[error("this program has no tokenizer; give token ids, or export it again with its tokenizer")]
-    NoTokenizer,
-    /// The program has no chat template.
-    #[error("this program has no chat template; give plain text, or export it again with one")]
-    NoChatTemplate,
-    /// The chat template does not compile.
-    #[error("invalid chat template: {0}")]
-    Template(#[source] Arc<minijinja::Error>),
-    /// The chat template refused the conversation.
-    #[error("the chat template refuses this conversation: {0}")]
-    Refused(String),
-    /// The chat template failed on the conversation.
-    #[error("the chat template can't render this conversation: {0}")]
-    Render(#[source] Arc<minijinja::Error>),
-    /// The chat template ran too long, too deep or made too much text.
-    #[error("the chat template exceeds its limit on {what}")]
-    TemplateLimit {
-        /// Which limit.
-        what: &'static str,
-    },
     /// A parameter of the request is out of range.
     #[error("invalid `{param}`: {what}")]
     Param {
@@ -68,7 +42,7 @@ pub enum Error {
     ContextLength {
         /// Tokens of the prompt.
         prompt: usize,
-        /// Positions of one slot.
+        /// Positions of one sequence.
         max_context: usize,
     },
     /// A token id is outside the vocabulary.
@@ -93,44 +67,10 @@ pub enum Error {
         /// The first node whose output is not finite, if a second run shows it.
         node: Option<String>,
     },
-    /// The model does not take what was given.
-    #[error("this model takes {}, not {}", takes(supported), given.name())]
-    Modality {
-        /// What was given.
-        given: Modality,
-        /// What it takes besides text.
-        supported: Vec<Modality>,
-    },
-    /// The chat template shows more or fewer media than were given.
-    #[error("{given} media were given and the chat template shows {}", shown_media(*shown))]
-    MediaCount {
-        /// Given.
-        given: usize,
-        /// Shown; `None` if it shows more than were given.
-        shown: Option<usize>,
-    },
-    /// Media are given in another order than the chat template shows them.
-    #[error("the chat template shows {} where {} was given", shown.name(), given.name())]
-    MediaOrder {
-        /// Given.
-        given: Modality,
-        /// Shown.
-        shown: Modality,
-    },
-    /// Ids do not stand for as many soft tokens as there are.
-    #[error("medium {number} has {made} soft tokens and the ids have room for {ids}")]
-    SoftCount {
-        /// Which, from 1.
-        number: usize,
-        /// Soft tokens that it has.
-        made: usize,
-        /// Ids that stand for soft tokens there.
-        ids: usize,
-    },
-    /// A picture is longer than one call may be.
+    /// An image is longer than one call may be.
     #[error(
-        "a picture has {block} soft tokens, which must be run in one call, and a call has at most \
-         {chunk}; choose a smaller picture budget or load with a longer chunk"
+        "an image has {block} soft tokens, which must be run in one call, and a call has at most \
+         {chunk}; choose a smaller image budget or load with a longer chunk"
     )]
     BlockLength {
         /// Its soft tokens.
@@ -147,9 +87,21 @@ pub enum Error {
         /// How many.
         active: usize,
     },
+    /// Too many requests wait already.
+    #[error("{waiting} requests are waiting, which is the limit; try again later")]
+    QueueFull {
+        /// How many.
+        waiting: usize,
+    },
     /// The caller cancelled.
     #[error("cancelled")]
     Cancelled,
+    /// Saved pages can't be restored.
+    #[error("invalid prefix file: {0}")]
+    Prefix(String),
+    /// Saved pages can't be read or written.
+    #[error("can't read or write a prefix file: {0}")]
+    PrefixIo(String),
 }
 
 impl From<lapidary_backend::Error> for Error {
@@ -169,18 +121,4 @@ fn where_non_finite(node: &Option<String>) -> String {
         Some(node) => format!("`{node}` is the first op whose output is not finite"),
         None => "a second run did not show where they arise".to_string(),
     }
-}
-
-fn takes(supported: &[Modality]) -> String {
-    let names = supported.iter().map(|m| m.name());
-    let all: Vec<&str> = std::iter::once("text").chain(names).collect();
-    match all.split_last() {
-        Some((last, [])) => format!("{last} only"),
-        Some((last, rest)) => format!("{} and {last}", rest.join(", ")),
-        None => String::new(),
-    }
-}
-
-fn shown_media(shown: Option<usize>) -> String {
-    shown.map_or("more".to_string(), |n| n.to_string())
 }

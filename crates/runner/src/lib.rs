@@ -1,12 +1,12 @@
-//! Runs conversations on an engine: tokenise, template, chunk, KV policy, sample, schedule, stop,
-//! stats.
+//! Runs conversations on an engine: pages, schedule, sample, stop, stats.
 //!
-//! This room knows `dyn Engine`, programs, tokenisers and templates.
+//! This room knows `dyn Engine`, programs, and prompts as `lapidary-text` makes them.
 //! It knows no device, no HTTP and no model family: everything about a model is in its program.
+//! It has no clock, file or thread of its own, so it runs wherever an engine does.
 //!
 //! ```text
 //! let mut runner = Runner::new(engine)?;
-//! let tokens = runner.chat_prompt(&ChatInput { messages: &messages, ..ChatInput::default() })?;
+//! let tokens = runner.chat_prompt(&ChatInput { messages: &messages, ..ChatInput::default() }, &[])?;
 //! let request = Request::new(tokens, SamplingParams::of(runner.metadata()));
 //! let finish = runner.generate(request, &CancelToken::new(), |event| {
 //!     if let Event::Text { text } = event {
@@ -16,34 +16,40 @@
 //! ```
 
 mod batch;
-mod bench;
-mod chat;
+mod clock;
 mod error;
-mod error_code;
-mod eval;
+mod flight;
 mod generation;
-pub mod golden;
-mod kv;
-mod media;
+mod logprobs;
+mod pages;
+// Reads files that anybody may have written.
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss
+)]
+mod prefix_file;
 mod request;
 mod runner;
 mod sampler;
-mod schedule;
+mod scheduler;
+mod score;
 mod soft;
 mod stats;
-mod stop;
-mod tokenizer;
+mod step;
+mod thinking;
 
-pub use bench::{BenchTest, MediumTimes, bench_medium, bench_once};
-pub use chat::{
-    ChatInput, ChatTemplate, Content, FunctionCall, Message, Part, Rendered, TokenNames, ToolCall,
-};
+pub use clock::Clock;
+#[cfg(not(target_arch = "wasm32"))]
+pub use clock::SystemClock;
 pub use error::{Error, Result};
-pub use error_code::{ERROR_TABLE, ErrorCode, ErrorGroup, ErrorRow};
-pub use eval::{Divergence, Perplexity, divergence, perplexity, perplexity_of_every_token};
-pub use media::{Medium, Prompt, SoftInput, SoftRun};
-pub use request::{CancelToken, Event, Finish, FinishReason, GenerationId, Request};
-pub use runner::{Rows, Runner, load_template};
+pub use request::{
+    CancelToken, Event, Finish, FinishReason, GenerationId, Logprobs, MAX_LOGPROBS, Request,
+    ThinkingLimit,
+};
+pub use runner::{Rows, Runner, RunnerOptions};
 pub use sampler::{History, Sampler, SamplingParams};
-pub use stats::{Stats, peak_memory_bytes};
-pub use tokenizer::{CacheUse, StreamDecoder, Tokenizer, load_tokenizer, load_tokenizer_cached};
+pub use stats::Stats;

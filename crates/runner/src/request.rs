@@ -1,10 +1,11 @@
 //! What is asked of the runner and what it answers.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lapidary_backend::StopFlag;
+use lapidary_text::{AnswerParser, CallDelta, Prompt, TokenConstraint};
 
 use crate::error::Error;
-use crate::media::Prompt;
 use crate::sampler::SamplingParams;
 use crate::stats::Stats;
 
@@ -23,10 +24,49 @@ pub struct Request {
     pub stop_ids: Vec<u32>,
     /// Whether the program's own end tokens are tokens like others.
     pub ignore_eos: bool,
-    /// Whether the text shows special tokens.
+    /// Whether the text shows special tokens; for an answer without a parser.
     pub keep_special: bool,
+    /// What tells thinking and tool calls from text, as
+    /// [`PromptBuilder::answer_parser`](lapidary_text::PromptBuilder::answer_parser) makes it.
+    /// Without it, all is text.
+    pub parser: Option<AnswerParser>,
     /// Only requests of the same scope share cached tokens.
     pub scope: u64,
+    /// What the answer may be; anything if there is none.
+    pub constraint: Option<Box<dyn TokenConstraint>>,
+    /// Whether each token comes with its log-probability, and with those of so many of the likeliest
+    /// tokens; at most [`MAX_LOGPROBS`].
+    pub logprobs: Option<usize>,
+    /// Whether each token of the prompt comes with its log-probability after those before it, and with
+    /// those of so many of the likeliest tokens. All of the prompt is run for it.
+    pub prompt_logprobs: Option<usize>,
+    /// Whether the prompt's embedding is wanted instead of an answer.
+    pub embed: bool,
+    /// How long the model may think; for an answer with a parser.
+    pub thinking: Option<ThinkingLimit>,
+    /// How long after it was submitted the answer ends with what there is.
+    pub deadline: Option<Duration>,
+}
+
+/// How long a model may think.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThinkingLimit {
+    /// Tokens of all thoughts; `usize::MAX` for as many as leave room for an answer.
+    pub tokens: usize,
+    /// Tokens that end a thought.
+    pub close: Vec<u32>,
+}
+
+/// The most log-probabilities that go with a token.
+pub const MAX_LOGPROBS: usize = 20;
+
+/// How likely a token was, before temperature and cuts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Logprobs {
+    /// The logarithm of its probability.
+    pub logprob: f32,
+    /// The likeliest tokens, best first: id and the logarithm of its probability.
+    pub top: Vec<(u32, f32)>,
 }
 
 /// The name of a generation that was submitted.
@@ -36,16 +76,37 @@ pub struct GenerationId(pub(crate) u64);
 /// What happens to a generation, in order; the last is `Finished` or `Failed`.
 #[derive(Debug)]
 pub enum Event<'a> {
+    /// How likely tokens of the prompt were, if that was asked for: in order, all of them.
+    PromptLogprobs {
+        /// The number of the first.
+        first: usize,
+        /// `None` for the first token of all, and for soft ones.
+        tokens: &'a [Option<Logprobs>],
+    },
+    /// The mean of the last hidden rows of the prompt's tokens, if that was asked for.
+    Embedding {
+        /// Its numbers.
+        mean: &'a [f32],
+    },
     /// A token was sampled. The token that stops an answer is not shown.
     Token {
         /// Its id.
         id: u32,
+        /// How likely it was, if that was asked for.
+        logprobs: Option<&'a Logprobs>,
     },
     /// Text that is now certain: valid UTF-8, never part of a stop string.
     Text {
         /// The text, not empty.
         text: &'a str,
     },
+    /// More of what the model thinks.
+    Thinking {
+        /// The text, not empty.
+        text: &'a str,
+    },
+    /// More of a tool call.
+    Call(CallDelta<'a>),
     /// The answer is complete.
     Finished(&'a Finish),
     /// The generation ended by an error.
@@ -74,12 +135,14 @@ pub enum FinishReason {
     Length,
     /// The caller cancelled.
     Cancelled,
+    /// Its time is over.
+    Deadline,
 }
 
 /// Asks a generation to end; clones ask the same one. It is looked at before every chunk and
-/// token.
+/// token, and by the engine during a call that is for this generation alone.
 #[derive(Clone, Debug, Default)]
-pub struct CancelToken(Arc<AtomicBool>);
+pub struct CancelToken(pub(crate) StopFlag);
 
 impl Request {
     /// A request with no stop strings, for as many tokens as the context allows.
@@ -92,7 +155,14 @@ impl Request {
             stop_ids: vec![],
             ignore_eos: false,
             keep_special: false,
+            parser: None,
             scope: 0,
+            constraint: None,
+            logprobs: None,
+            prompt_logprobs: None,
+            embed: false,
+            thinking: None,
+            deadline: None,
         }
     }
 }
@@ -104,6 +174,7 @@ impl FinishReason {
             FinishReason::Stop => "stop",
             FinishReason::Length => "length",
             FinishReason::Cancelled => "cancelled",
+            FinishReason::Deadline => "deadline",
         }
     }
 }
@@ -116,11 +187,11 @@ impl CancelToken {
 
     /// Asks for the end.
     pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.set();
     }
 
     /// Whether the end was asked for.
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.is_set()
     }
 }

@@ -1,57 +1,64 @@
-//! The runner: an engine with its tokenizer and template, and the conversations in its slots.
+//! The runner: an engine with its tokenizer and template, and the conversations in its pages.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::time::Duration;
 
-use lapidary_backend::{Engine, Largest, Outputs};
-use lapidary_program::{Metadata, Modality, Program, blob, method};
+use lapidary_backend::{Engine, Results, Wanted};
+use lapidary_program::{Metadata, Program, method, output};
+use lapidary_text::{ChatInput, ChatTemplate, Medium, Prompt, PromptBuilder, SoftRun, Tokenizer};
 
-use crate::batch::{self, Batch};
-use crate::chat::{ChatInput, ChatTemplate, TokenNames};
+use crate::batch::{self, Batch, How};
+use crate::clock::Clock;
 use crate::error::{Error, Result};
+use crate::flight::{Flight, Scratch};
 use crate::generation::{Generation, Limits, check_ids};
-use crate::kv::{self, Ring, Slot};
-use crate::media::{Assembly, Medium, Prompt, SoftRun, place, soft_tokens, unknown};
-use crate::request::{CancelToken, Event, Finish, GenerationId, Request};
+use crate::pages::{Held, PageCopy, Pages, Text};
+use crate::request::{CancelToken, Event, Finish, GenerationId, Logprobs, Request};
 use crate::sampler::{Sampler, SamplingParams, all_finite};
+use crate::scheduler::{self, Scheduler};
+use crate::score;
 use crate::soft::{SoftRows, SoftUse};
-use crate::tokenizer::{Tokenizer, load_tokenizer};
 
 /// Runs generations on an engine.
 ///
 /// [`generate`](Runner::generate) is the simple way: one request from beginning to end.
 /// [`submit`](Runner::submit) and [`step`](Runner::step) run many at once: each step packs the next
-/// token of every answer and the next chunk of every prompt into one call of the engine.
+/// token of every answer and chunks of prompts into one call of the engine.
 pub struct Runner {
     pub(crate) engine: Box<dyn Engine>,
-    program: Arc<Program>,
-    tokenizer: Option<Arc<Tokenizer>>,
-    template: Option<Arc<ChatTemplate>>,
+    pub(crate) program: Arc<Program>,
+    prompts: PromptBuilder,
+    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) load_s: Option<f64>,
-    pub(crate) slots: Vec<Slot>,
-    pub(crate) rings: Vec<Ring>,
-    pub(crate) limit: CallLimit,
     max_context: usize,
+    pub(crate) scheduler: Scheduler<Generation>,
+    /// Calls that were submitted, the oldest first.
+    pub(crate) flights: VecDeque<Flight>,
     pub(crate) batch: Batch,
-    pub(crate) outputs: Outputs,
-    pub(crate) largest: Largest,
+    pub(crate) results: Results,
     pub(crate) soft_rows: SoftRows,
     pub(crate) sampler: Sampler,
-    pub(crate) waiting: VecDeque<Generation>,
-    pub(crate) active: Vec<Generation>,
-    pub(crate) failed: Vec<(Generation, Error)>,
+    pub(crate) failed: Vec<(GenerationId, Error)>,
     next_id: u64,
-    pub(crate) clock: u64,
+    /// When the last call ended.
+    pub(crate) last_end: Duration,
+    /// Scratch.
+    pub(crate) copies: Vec<(u64, PageCopy)>,
+    pub(crate) scratch: Scratch,
+    pub(crate) logprobs: Logprobs,
 }
 
-/// How much one call may take.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CallLimit {
-    /// Tokens of one slot.
-    pub(crate) chunk: usize,
-    /// Tokens of all slots.
-    pub(crate) tokens: usize,
+/// What a runner is held to.
+#[derive(Clone)]
+pub struct RunnerOptions {
+    /// Where time comes from.
+    pub clock: Arc<dyn Clock>,
+    /// The time between two tokens of an answer, as far as prompts of others are to blame for it.
+    pub between_tokens: Duration,
+    /// Requests that may wait while as many run as the engine was loaded for.
+    pub queue: usize,
 }
 
 /// Which rows of logits are asked for.
@@ -63,49 +70,91 @@ pub enum Rows {
     Last,
 }
 
+impl RunnerOptions {
+    /// What suits most, with this clock.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        RunnerOptions { clock, between_tokens: Duration::from_millis(100), queue: 1024 }
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl Default for RunnerOptions {
+    fn default() -> Self {
+        RunnerOptions::new(Arc::new(crate::clock::SystemClock::default()))
+    }
+}
+
 impl Runner {
     /// A runner over an engine; reads the tokenizer and the chat template from the program.
+    #[cfg(not(target_arch = "wasm32"))]
     pub fn new(engine: Box<dyn Engine>) -> Result<Self> {
-        let program = engine.program().clone();
-        let tokenizer = load_tokenizer(&program)?.map(Arc::new);
-        let template = load_template(&program, tokenizer.as_deref())?.map(Arc::new);
-        Self::with_parts(engine, tokenizer, template)
+        let prompts = PromptBuilder::new(engine.program())?;
+        Self::with_options(engine, prompts, RunnerOptions::default())
     }
 
     /// A runner with a tokenizer and a template that were loaded apart, for instance while the
     /// weights were being packed.
+    #[cfg(not(target_arch = "wasm32"))]
     pub fn with_parts(
         engine: Box<dyn Engine>,
         tokenizer: Option<Arc<Tokenizer>>,
         template: Option<Arc<ChatTemplate>>,
     ) -> Result<Self> {
+        let metadata = engine.program().metadata().clone();
+        Self::with_prompts(engine, PromptBuilder::with_parts(metadata, tokenizer, template))
+    }
+
+    /// A runner whose prompts are made by `prompts`.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn with_prompts(engine: Box<dyn Engine>, prompts: PromptBuilder) -> Result<Self> {
+        Self::with_options(engine, prompts, RunnerOptions::default())
+    }
+
+    /// A runner with every choice made.
+    pub fn with_options(
+        engine: Box<dyn Engine>,
+        prompts: PromptBuilder,
+        options: RunnerOptions,
+    ) -> Result<Self> {
         let program = engine.program().clone();
-        let options = engine.options().clone();
+        let loaded = engine.options();
         let forward = program.method(method::FORWARD).map_err(lapidary_backend::Error::from)?;
-        let chunk = options.max_chunk.min(forward.max_chunk).max(1) as usize;
-        let n_slots = options.n_slots.max(1) as usize;
-        let tokens = (options.max_chunk.max(1) as usize).max(n_slots);
-        let max_context = options.max_context.min(program.metadata().max_context_len) as usize;
+        let pages = Pages::new(program.kv_groups(), |g| loaded.pages_of(g));
+        let max_context = loaded.max_context.min(program.metadata().max_context_len) as usize;
+        let (max_context, chunk) = pages.capacity(max_context);
+        if max_context == 0 {
+            let what = "its KV caches have no page; load it with more".into();
+            return Err(Error::Program(what));
+        }
+        let chunk = chunk.min(loaded.limits.chunk.min(forward.max_chunk) as usize).max(1);
+        let tokens = (loaded.limits.tokens as usize).max(chunk);
+        let limits = scheduler::Limits {
+            chunk,
+            tokens,
+            n_sequences: (loaded.n_sequences as usize).clamp(1, tokens),
+            queue: options.queue,
+            between_tokens: options.between_tokens,
+            score_rows: score::rows_per_call(program.metadata().vocab_size),
+        };
         Ok(Runner {
-            rings: kv::rings(&program, &options),
             engine,
             program,
-            tokenizer,
-            template,
+            prompts,
+            clock: options.clock,
             load_s: None,
-            slots: vec![Slot::default(); n_slots],
-            limit: CallLimit { chunk, tokens },
             max_context,
+            scheduler: Scheduler::new(pages, limits),
+            flights: VecDeque::new(),
             batch: Batch::with_capacity(tokens),
-            outputs: Outputs::default(),
-            largest: Largest::default(),
+            results: Results::default(),
             soft_rows: SoftRows::default(),
             sampler: Sampler::default(),
-            waiting: VecDeque::new(),
-            active: Vec::with_capacity(n_slots),
             failed: Vec::new(),
             next_id: 0,
-            clock: 0,
+            last_end: Duration::ZERO,
+            copies: Vec::new(),
+            scratch: Scratch::default(),
+            logprobs: Logprobs::default(),
         })
     }
 
@@ -131,12 +180,12 @@ impl Runner {
 
     /// The tokenizer, if the program has one.
     pub fn tokenizer(&self) -> Result<&Arc<Tokenizer>> {
-        self.tokenizer.as_ref().ok_or(Error::NoTokenizer)
+        Ok(self.prompts.tokenizer()?)
     }
 
     /// The chat template, if the program has one.
     pub fn template(&self) -> Result<&Arc<ChatTemplate>> {
-        self.template.as_ref().ok_or(Error::NoChatTemplate)
+        Ok(self.prompts.template()?)
     }
 
     /// Tokens that prompt and answer may fill together.
@@ -144,61 +193,29 @@ impl Runner {
         self.max_context
     }
 
-    /// Tokens of plain text, behind the token that begins a sequence if the model wants it.
+    /// What makes prompts; a clone of it may do so on any thread.
+    pub fn prompts(&self) -> &PromptBuilder {
+        &self.prompts
+    }
+
+    /// See [`PromptBuilder::text_prompt`].
     pub fn text_prompt(&self, text: &str) -> Result<Vec<u32>> {
-        let tokenizer = self.tokenizer()?;
-        let mut tokens = Vec::new();
-        let metadata = self.metadata();
-        tokens.extend(metadata.bos_id.filter(|_| metadata.add_bos));
-        tokens.extend(tokenizer.encode_text(text)?);
-        Ok(tokens)
+        Ok(self.prompts.text_prompt(text)?)
     }
 
-    /// Plain text behind media, and behind the token that begins a sequence if the model wants it.
+    /// See [`PromptBuilder::media_prompt`].
     pub fn media_prompt(&self, media: &[Medium], text: &str) -> Result<Prompt> {
-        let metadata = self.metadata();
-        let mut prompt = Assembly::new(self.tokenizer()?, None, self.filler());
-        if let Some(bos) = metadata.bos_id.filter(|_| metadata.add_bos) {
-            prompt.token(bos);
-        }
-        media.iter().try_for_each(|m| prompt.medium(m))?;
-        let mut prompt = prompt.finish()?;
-        prompt.tokens.extend(self.tokenizer()?.encode_text(text)?);
-        Ok(prompt)
+        Ok(self.prompts.media_prompt(media, text)?)
     }
 
-    /// Tokens of a conversation. Each picture, film or sound that it shows is the next of `media`.
+    /// See [`PromptBuilder::chat_prompt`].
     pub fn chat_prompt(&self, input: &ChatInput<'_>, media: &[Medium]) -> Result<Prompt> {
-        let tokenizer = self.tokenizer()?;
-        let rendered = self.template()?.render(input, Some(tokenizer))?;
-        let known = &self.metadata().media;
-        let shown = |m: Modality| Some((m, soft_tokens(known, m)?.placeholder.as_str()));
-        let placeholders: Vec<(Modality, &str)> =
-            known.modalities().into_iter().filter_map(shown).collect();
-        let mut prompt = Assembly::new(tokenizer, rendered.guard(), self.filler());
-        prompt.template(rendered.guarded(), &placeholders, media)?;
-        prompt.finish()
+        Ok(self.prompts.chat_prompt(input, media)?)
     }
 
-    /// Ids that already have one for each soft token, with the media that they stand for, in order.
+    /// See [`PromptBuilder::ids_prompt`].
     pub fn ids_prompt(&self, ids: Vec<u32>, media: &[Medium]) -> Result<Prompt> {
-        if media.is_empty() {
-            return Ok(ids.into());
-        }
-        let known = &self.metadata().media;
-        let id = |modality: Modality| soft_tokens(known, modality).map(|t| t.id);
-        let soft_ids: Vec<u32> = known.modalities().into_iter().filter_map(id).collect();
-        let mut inputs = Vec::new();
-        for m in media {
-            let id = id(m.modality()).ok_or_else(|| unknown(known, m.modality()))?;
-            inputs.extend(m.inputs().map(|input| (id, input.clone())));
-        }
-        place(ids, inputs, &soft_ids, self.filler())
-    }
-
-    /// The id that stands at soft positions.
-    fn filler(&self) -> u32 {
-        self.metadata().pad_id.unwrap_or(0)
+        Ok(self.prompts.ids_prompt(ids, media)?)
     }
 
     /// Runs one request from beginning to end, telling `on_event` what happens.
@@ -226,7 +243,7 @@ impl Runner {
         self.enqueue(request, &CancelToken::new(), false)?;
         let mut answer = Vec::with_capacity(n.min(self.max_context));
         self.run_alone(&mut |event| {
-            if let Event::Token { id } = event {
+            if let Event::Token { id, .. } = event {
                 answer.push(id);
             }
         })?;
@@ -235,6 +252,7 @@ impl Runner {
 
     /// Runs tokens from position 0 in chunks of at most `chunk` and shows the logits of each chunk:
     /// `sink` gets the number of the first token and one row for each asked token of the chunk.
+    /// Nothing that was run before is reused, and nothing of this is found later.
     /// No generation may be under way.
     pub fn logits(
         &mut self,
@@ -265,46 +283,62 @@ impl Runner {
             return Err(Error::ContextLength { prompt, max_context });
         }
         check_ids(tokens, self.metadata().vocab_size)?;
-        let blocks = SoftUse::of(&self.program).check(soft, tokens.len(), self.limit.chunk)?;
+        let mut held = self.scheduler.pages.start_alone();
+        let done = self.run_chunks(&mut held, (tokens, soft), rows, chunk, sink);
+        self.scheduler.pages.release(&mut held);
+        done
+    }
+
+    fn run_chunks(
+        &mut self,
+        held: &mut Held,
+        (tokens, soft): (&[u32], &[SoftRun]),
+        rows: Rows,
+        chunk: Option<usize>,
+        sink: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<()> {
+        let most = self.scheduler.limits.chunk;
+        let blocks = SoftUse::of(&self.program).check(soft, tokens.len(), most)?;
         let made = soft
             .iter()
-            .map(|run| self.soft_rows.get(self.engine.as_mut(), &run.input))
+            .map(|run| self.soft_rows.get(self.engine.as_mut(), &run.input, None))
             .collect::<Result<Vec<_>>>()?;
-        let chunk = chunk.unwrap_or(usize::MAX).clamp(blocks.longest().max(1), self.limit.chunk);
-        self.slots[0].forget();
+        let chunk = chunk.unwrap_or(usize::MAX).clamp(blocks.longest().max(1), most);
+        let text = Text { tokens, soft: &[], scope: 0 };
+        let wants = [Wanted::whole(output::LOGITS)];
         let mut first = 0;
         while first < tokens.len() {
             let n = blocks.cut(first, chunk.min(tokens.len() - first));
-            let part = &tokens[first..first + n];
+            if !self.scheduler.pages.reserve(held, first + n) {
+                let what = "the KV caches have too few pages".into();
+                return Err(lapidary_backend::Error::OutOfMemory(what).into());
+            }
             self.batch.clear();
-            self.batch.push(0, first, part);
+            self.batch.push(first, &tokens[first..first + n]);
             let made = soft.iter().zip(&made).map(|(run, rows)| (run, rows.as_slice()));
             blocks.apply(&mut self.batch, (0, first, n), made);
-            let last = first + part.len() == tokens.len();
+            let last = first + n == tokens.len();
             match rows {
-                Rows::All => (0..part.len()).for_each(|t| _ = self.batch.ask(t)),
+                Rows::All => (0..n).for_each(|t| _ = self.batch.ask(t)),
                 Rows::Last if last => _ = self.batch.ask_last(),
                 Rows::Last => {}
             }
-            if let Err(e) = self.batch.run(self.engine.as_mut(), &mut self.outputs) {
-                self.slots[0].forget();
-                return Err(e);
-            }
-            self.slots[0].wrote(part);
-            if rows == Rows::All || last {
-                let logits = batch::logits(&self.outputs)?.0;
+            let asks = rows == Rows::All || last;
+            let how = How { wants: if asks { &wants } else { &[] }, ..How::default() };
+            let sequence = std::iter::once(&*held);
+            let ticket = self.batch.submit(self.engine.as_mut(), sequence, how)?;
+            batch::wait(self.engine.as_mut(), ticket, method::FORWARD, &mut self.results)?;
+            if asks {
+                let logits = &batch::logits(&self.results)?.data;
                 if !all_finite(logits) {
-                    self.slots[0].forget();
-                    let node = self.batch.first_non_finite(self.engine.as_mut());
+                    let sequence = std::iter::once(&*held);
+                    let node = self.batch.first_non_finite(self.engine.as_mut(), sequence);
                     return Err(Error::NonFiniteLogits { node });
                 }
                 sink(if rows == Rows::All { first } else { tokens.len() - 1 }, logits);
             }
+            self.scheduler.pages.wrote(held, &text, n);
             first += n;
-        }
-        // Soft tokens are not noted, so nothing here may be continued.
-        if !soft.is_empty() {
-            self.slots[0].forget();
         }
         Ok(())
     }
@@ -316,17 +350,39 @@ impl Runner {
 
     /// Generations that are waiting or under way.
     pub fn n_generations(&self) -> usize {
-        self.waiting.len() + self.active.len()
+        self.scheduler.len()
     }
 
-    /// Forgets all cached tokens of slots that are not in use, and all soft rows.
+    /// Generations that are waiting.
+    pub fn n_waiting(&self) -> usize {
+        self.scheduler.n_waiting()
+    }
+
+    /// How often a generation was put back to the queue because there were too few pages.
+    pub fn n_preempted(&self) -> usize {
+        self.scheduler.n_preempted()
+    }
+
+    /// Pages of each group that hold nothing.
+    pub fn free_pages(&self) -> Vec<u32> {
+        self.scheduler.pages.n_free()
+    }
+
+    /// Tokens of a generation's prompt that were run or reused, and all of them.
+    pub fn prompt_progress(&self, id: GenerationId) -> Option<(usize, usize)> {
+        let sequence = self.scheduler.get(id.0)?;
+        Some((sequence.held.len().min(sequence.prompt_len), sequence.prompt_len))
+    }
+
+    /// Pages that generations hold, and all of them, of all groups together.
+    pub fn pages_in_use(&self) -> (usize, usize) {
+        self.scheduler.pages.in_use()
+    }
+
+    /// Forgets all cached tokens that no generation uses, and all soft rows.
     pub fn forget(&mut self) {
         self.soft_rows.forget();
-        for i in 0..self.slots.len() {
-            if !self.active.iter().any(|g| g.slot == i) {
-                self.slots[i].forget();
-            }
-        }
+        self.scheduler.pages.forget();
     }
 
     fn enqueue(
@@ -339,22 +395,38 @@ impl Runner {
         let limits = Limits {
             vocab_size: metadata.vocab_size,
             max_context: self.max_context,
-            // A block must find room beside the next token of every other answer.
-            max_block: self.limit.chunk.min(self.limit.tokens + 1 - self.slots.len()),
+            max_block: self.max_block(),
             soft: SoftUse::of(&self.program),
             eos_ids: &metadata.eos_ids,
             suppress_ids: if suppress { &metadata.suppress_ids } else { &[] },
-            tokenizer: self.tokenizer.as_deref(),
+            tokenizer: self.prompts.tokenizer().ok().map(Arc::as_ref),
+            has_hidden: self.has_hidden(),
         };
         let id = GenerationId(self.next_id);
         let seed = RandomState::new().hash_one(self.next_id);
-        let generation = Generation::new(id, request, cancel.clone(), seed, &limits)?;
+        let now = self.clock.now();
+        let sequence = Generation::sequence(id, request, cancel.clone(), (seed, now), &limits)?;
+        if self.scheduler.submit(sequence).is_err() {
+            return Err(Error::QueueFull { waiting: self.scheduler.n_waiting() });
+        }
         self.next_id += 1;
-        self.waiting.push_back(generation);
         Ok(id)
     }
 
-    fn idle(&self) -> Result<()> {
+    /// The longest block of soft tokens: it must find room beside the next token of every other
+    /// answer.
+    fn max_block(&self) -> usize {
+        let limits = &self.scheduler.limits;
+        limits.chunk.min(limits.tokens + 1 - limits.n_sequences)
+    }
+
+    /// Whether the program gives the rows that logits are made of.
+    fn has_hidden(&self) -> bool {
+        let forward = self.program.method(method::FORWARD);
+        forward.is_ok_and(|m| m.graph.outputs.iter().any(|out| out.name == output::HIDDEN))
+    }
+
+    pub(crate) fn idle(&self) -> Result<()> {
         match self.n_generations() {
             0 => Ok(()),
             active => Err(Error::Busy { active }),
@@ -369,24 +441,11 @@ impl Runner {
                 match &event {
                     Event::Finished(finish) => end = Some(Ok((*finish).clone())),
                     Event::Failed(error) => end = Some(Err((*error).clone())),
-                    Event::Token { .. } | Event::Text { .. } => {}
+                    _ => {}
                 }
                 on_event(event);
             });
         }
         end.expect("the loop ends only with an end")
     }
-}
-
-/// Compiles the program's chat template, if it has one.
-pub fn load_template(
-    program: &Program,
-    tokenizer: Option<&Tokenizer>,
-) -> Result<Option<ChatTemplate>> {
-    let bytes = program.blob(blob::CHAT_TEMPLATE).map_err(lapidary_backend::Error::from)?;
-    let Some(bytes) = bytes else { return Ok(None) };
-    let source = std::str::from_utf8(bytes)
-        .map_err(|_| Error::Program("the chat template is not UTF-8".to_string()))?;
-    let names = tokenizer.map(|t| TokenNames::of(program.metadata(), t)).unwrap_or_default();
-    ChatTemplate::new(source, names).map(Some)
 }

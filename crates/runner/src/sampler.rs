@@ -1,32 +1,18 @@
 //! From one row of logits to one token.
 //!
-//! Order: penalties and bias → temperature → top-k → top-p → min-p → draw.
+//! Order: mask → penalties and bias → temperature → top-k → top-p → min-p → draw.
 //! Temperature 0 is argmax over the penalised logits; the lowest id wins ties everywhere.
 //!
-//! # The draw
-//!
-//! There is no generator state. The draw is Gumbel-max over the surviving candidates:
-//! the token with the greatest `logit / temperature − ln E(id)` wins, where `E(id)` is an
-//! exponential variate made from `(seed, position, id)` alone:
-//!
-//! ```text
-//! x = word (id mod 4) of Philox4x32-10(counter = [id / 4, position, 0, 0], key = [seed_lo, seed_hi])
-//! v = (x + ½) · 2⁻³²          in (0, 1)
-//! E = −ln(1 − v)
-//! ```
-//!
-//! `position` is the number of tokens before the one that is drawn. So the same logits, seed and
-//! position give the same token in any batch, in any order of candidates, and on any device that
-//! can multiply 32-bit integers. In `f32`, `E` is `v·(1 + v·(½ + v/3))` for `v < 2⁻⁸` and
-//! `−ln(1 − v)` else, which keeps the relative precision that the winners need.
+//! The draw is `lapidary_backend_kit::draw`: it has no state, so the same logits, seed and position
+//! give the same token in any batch, in any order of candidates, and on any device.
 
 mod largest;
-mod philox;
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
-use std::f64::consts::LN_2;
 
+use lapidary_backend::{Candidate, Mask};
+use lapidary_backend_kit::draw::gumbel_max;
 use lapidary_program::Metadata;
 use serde::{Deserialize, Serialize};
 
@@ -74,12 +60,6 @@ pub struct History {
 #[derive(Clone, Copy, Default)]
 struct Seen {
     in_answer: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Candidate {
-    logit: f32,
-    id: u32,
 }
 
 impl Default for SamplingParams {
@@ -187,15 +167,30 @@ impl Sampler {
         history: &History,
         position: u32,
     ) -> Result<u32> {
+        self.sample_masked(logits, None, params, history, position)
+    }
+
+    /// The same among tokens that a mask leaves, if there is one.
+    pub fn sample_masked(
+        &mut self,
+        logits: &[f32],
+        mask: Mask<'_>,
+        params: &SamplingParams,
+        history: &History,
+        position: u32,
+    ) -> Result<u32> {
         if !all_finite(logits) {
             return Err(Error::NonFiniteLogits { node: None });
         }
-        let adjust =
-            params.uses_history() || !params.logit_bias.is_empty() || !params.suppress.is_empty();
+        let adjust = mask.is_some()
+            || params.uses_history()
+            || !params.logit_bias.is_empty()
+            || !params.suppress.is_empty();
         let mut adjusted = std::mem::take(&mut self.adjusted);
         if adjust {
             adjusted.clear();
             adjusted.extend_from_slice(logits);
+            mask.into_iter().for_each(|mask| apply_mask(&mut adjusted, mask));
             apply_penalties(&mut adjusted, params, history);
         }
         let id = self.choose(if adjust { &adjusted } else { logits }, params, position);
@@ -218,16 +213,16 @@ impl Sampler {
     /// Draws from the candidates, after top-p and min-p.
     fn draw_kept(&mut self, params: &SamplingParams, position: u32) -> Result<u32> {
         let inverse = 1.0 / f64::from(params.temperature);
-        let best = self.candidates.iter().fold(f32::NEG_INFINITY, |m, c| m.max(c.logit));
+        let best = self.candidates.iter().fold(f32::NEG_INFINITY, |m, c| m.max(c.value));
         if params.top_p < 1.0 {
             self.keep_top_p(best, inverse, f64::from(params.top_p));
         }
         if params.min_p > 0.0 {
             let least = f64::from(params.min_p).ln();
-            self.candidates.retain(|c| f64::from(c.logit - best) * inverse >= least);
+            self.candidates.retain(|c| f64::from(c.value - best) * inverse >= least);
         }
         let seed = params.seed.unwrap_or(0);
-        draw(&self.candidates, best, inverse, seed, position).ok_or(Error::AllMasked)
+        gumbel_max(&self.candidates, best, inverse, seed, position).ok_or(Error::AllMasked)
     }
 
     /// Fills `candidates` with the `k` best, lowest ids among equals, in no particular order.
@@ -245,11 +240,12 @@ impl Sampler {
             }
             for (j, logit) in block.iter().enumerate() {
                 if *logit > least {
-                    self.candidates.push(Candidate { logit: *logit, id: (i * BLOCK + j) as u32 });
+                    self.candidates
+                        .push(Candidate { value: *logit, index: (i * BLOCK + j) as u32 });
                 }
                 if self.candidates.len() == room && room > k {
                     self.cut(k);
-                    least = self.candidates.iter().fold(f32::INFINITY, |m, c| m.min(c.logit));
+                    least = self.candidates.iter().fold(f32::INFINITY, |m, c| m.min(c.value));
                 }
             }
         }
@@ -258,7 +254,7 @@ impl Sampler {
 
     /// Keeps the fewest best whose probabilities add up to `p`.
     fn keep_top_p(&mut self, best: f32, inverse: f64, p: f64) {
-        let weight = |c: &Candidate| (f64::from(c.logit - best) * inverse).exp();
+        let weight = |c: &Candidate| (f64::from(c.value - best) * inverse).exp();
         let wanted = p * self.candidates.iter().map(weight).sum::<f64>();
         // Few candidates hold most of the mass: sort ever larger heads, not the whole.
         let (mut sorted, mut mass) = (0, 0.0);
@@ -311,7 +307,7 @@ fn greatest(xs: &[f32]) -> f32 {
 /// Best first, then lowest id.
 fn by_rank(a: &Candidate, b: &Candidate) -> Ordering {
     // None is NaN, and −0 equals 0.
-    b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
+    b.value.partial_cmp(&a.value).unwrap_or(Ordering::Equal).then(a.index.cmp(&b.index))
 }
 
 /// Whether no number is NaN or infinite.
@@ -330,6 +326,15 @@ fn argmax(logits: &[f32]) -> Option<u32> {
         return None;
     }
     logits.iter().position(|x| *x == best).map(|i| i as u32)
+}
+
+fn apply_mask(logits: &mut [f32], mask: &[u32]) {
+    for (i, x) in logits.iter_mut().enumerate() {
+        let word = mask.get(i / 32).copied().unwrap_or(0);
+        if word >> (i % 32) & 1 == 0 {
+            *x = f32::NEG_INFINITY;
+        }
+    }
 }
 
 fn apply_penalties(logits: &mut [f32], params: &SamplingParams, history: &History) {
@@ -356,41 +361,6 @@ fn apply_penalties(logits: &mut [f32], params: &SamplingParams, history: &Histor
             *x = f32::NEG_INFINITY;
         }
     }
-}
-
-/// Gumbel-max; see the head of this file.
-fn draw(
-    candidates: &[Candidate],
-    best: f32,
-    inverse: f64,
-    seed: u64,
-    position: u32,
-) -> Option<u32> {
-    let mut winner: Option<(f64, u32)> = None;
-    let mut words = philox::Words::new(seed, position);
-    for c in candidates {
-        let logit = f64::from(c.logit - best) * inverse;
-        let behind = |most: f64| winner.is_some_and(|(score, _)| logit + most < score);
-        // E > v ≥ 2^(−1 − leading zeros of x), so most candidates are seen to lose without a
-        // logarithm, and those that are far behind without a random word.
-        if behind(33.0 * LN_2) {
-            continue;
-        }
-        let x = words.get(c.id);
-        if behind(f64::from(x.leading_zeros() + 1) * LN_2) {
-            continue;
-        }
-        let v = (f64::from(x) + 0.5) / 4_294_967_296.0;
-        let score = logit - (-(-v).ln_1p()).ln();
-        let better = match winner {
-            None => true,
-            Some((s, id)) => score > s || (score == s && c.id < id),
-        };
-        if better {
-            winner = Some((score, c.id));
-        }
-    }
-    winner.map(|(_, id)| id)
 }
 
 #[cfg(test)]

@@ -1,15 +1,16 @@
 //! Soft tokens while a prompt is run: where a chunk may end, and the rows that were made.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use lapidary_backend::{Engine, Outputs};
-use lapidary_program::{Media, Modality, Program, input, method};
+use lapidary_backend::{Call, Engine, Feed, Results, StopFlag, Wanted};
+use lapidary_program::{Media, Modality, Op, Program, method, output};
+use lapidary_text::{SoftInput, SoftRun};
 
-use crate::batch::{Batch, panicked};
+use crate::batch::{Batch, first_non_finite, guard};
 use crate::error::{Error, Result};
-use crate::media::{SoftInput, SoftRun, unknown};
+use crate::pages::SoftKey;
 use crate::sampler::all_finite;
 
 /// Rows that are kept for the next turn, in bytes.
@@ -45,6 +46,31 @@ impl Blocks {
             None => n,
         }
     }
+
+    /// Where the block ends that a position is in, or that comes after it.
+    pub(crate) fn next_end(&self, position: usize) -> Option<usize> {
+        self.0.iter().map(|b| b.end).find(|end| *end > position)
+    }
+
+    /// What stands at soft positions. Runs of one block see each other, so they are known together.
+    pub(crate) fn keys(&self, runs: &[SoftRun]) -> Vec<SoftKey> {
+        let mut keys: Vec<SoftKey> = Vec::with_capacity(runs.len());
+        for run in runs.iter().filter(|run| run.input.n_soft > 0) {
+            let SoftRun { start, input } = run;
+            let joins = self.0.iter().any(|b| b.start < *start && *start < b.end);
+            match keys.last_mut() {
+                Some(last) if joins => {
+                    let mut hasher = blake3::Hasher::new();
+                    hasher.update(&last.hash).update(&input.hash);
+                    hasher.update(&(last.len as u64).to_le_bytes());
+                    last.hash = *hasher.finalize().as_bytes();
+                    last.len += input.n_soft;
+                }
+                _ => keys.push(SoftKey { start: *start, len: input.n_soft, hash: input.hash }),
+            }
+        }
+        keys
+    }
 }
 
 /// What a program does with soft tokens.
@@ -59,8 +85,9 @@ pub(crate) struct SoftUse<'a> {
 impl SoftUse<'_> {
     pub(crate) fn of(program: &Program) -> SoftUse<'_> {
         let forward = program.method(method::FORWARD);
+        let sees_blocks = |op: &Op| matches!(op, Op::Attention { spec, .. } if spec.bidirectional);
         let bidirectional =
-            forward.is_ok_and(|m| m.graph.inputs.iter().any(|i| i.name == input::HORIZONS));
+            forward.is_ok_and(|m| m.graph.nodes.iter().any(|node| sees_blocks(&node.op)));
         SoftUse { media: &program.metadata().media, bidirectional }
     }
 
@@ -73,7 +100,7 @@ impl SoftUse<'_> {
                 _ => (self.media.image.is_some(), Modality::Image),
             };
             if !known {
-                return Err(unknown(self.media, given));
+                return Err(lapidary_text::Error::modality(self.media, given).into());
             }
             if run.start < end || run.range().end > len {
                 let what = "soft tokens overlap or stand outside the prompt";
@@ -93,24 +120,30 @@ impl SoftUse<'_> {
 #[derive(Debug, Default)]
 pub(crate) struct SoftRows {
     kept: VecDeque<([u8; 32], Arc<Vec<f32>>)>,
-    outputs: Outputs,
+    results: Results,
 }
 
 impl SoftRows {
+    /// The rows of an input, if they are still at hand.
+    pub(crate) fn find(&mut self, input: &SoftInput) -> Option<Arc<Vec<f32>>> {
+        let at = self.kept.iter().position(|(hash, _)| *hash == input.hash)?;
+        let found = self.kept.remove(at)?;
+        let rows = found.1.clone();
+        self.kept.push_front(found);
+        Some(rows)
+    }
+
     /// The rows of an input, made now unless they are still at hand.
     pub(crate) fn get(
         &mut self,
         engine: &mut dyn Engine,
         input: &SoftInput,
+        stop: Option<&StopFlag>,
     ) -> Result<Arc<Vec<f32>>> {
-        if let Some(at) = self.kept.iter().position(|(hash, _)| *hash == input.hash)
-            && let Some(found) = self.kept.remove(at)
-        {
-            let rows = found.1.clone();
-            self.kept.push_front(found);
+        if let Some(rows) = self.find(input) {
             return Ok(rows);
         }
-        let rows = Arc::new(self.make(engine, input)?);
+        let rows = Arc::new(self.make(engine, input, stop)?);
         self.kept.push_front((input.hash, rows.clone()));
         let mut bytes = 0;
         self.kept.retain(|(_, rows)| {
@@ -126,14 +159,19 @@ impl SoftRows {
         self.kept.clear();
     }
 
-    fn make(&mut self, engine: &mut dyn Engine, from: &SoftInput) -> Result<Vec<f32>> {
-        let feeds = from.feeds();
-        let call = AssertUnwindSafe(|| engine.run(from.method, &feeds, &mut self.outputs));
-        match catch_unwind(call) {
-            Ok(done) => done?,
-            Err(panic) => return Err(panicked(from.method, panic.as_ref())),
-        }
-        let made = self.outputs.get(input::SOFT).filter(|t| t.channels > 0);
+    fn make(
+        &mut self,
+        engine: &mut dyn Engine,
+        from: &SoftInput,
+        stop: Option<&StopFlag>,
+    ) -> Result<Vec<f32>> {
+        let feeds = feeds(from);
+        let wants = [Wanted::whole(output::SOFT)];
+        let call =
+            Call { method: from.method, feeds: &feeds, wants: &wants, stop, ..Call::default() };
+        let results = &mut self.results;
+        guard(from.method, AssertUnwindSafe(|| engine.run(&call, results)))?;
+        let made = self.results.get(output::SOFT).filter(|t| t.channels > 0);
         let rows = made.map_or(&[][..], |t| &t.data);
         let n = made.map_or(0, |t| t.data.len() / t.channels);
         if n != from.n_soft {
@@ -141,27 +179,16 @@ impl SoftRows {
             return Err(Error::Program(what));
         }
         if !all_finite(rows) {
-            let node = first_non_finite(engine, from);
+            let node = first_non_finite(engine, &Call { wants: &[], ..call });
             return Err(Error::NonFiniteSoft { method: from.method, node });
         }
         Ok(rows.to_vec())
     }
 }
 
-/// Runs the method again, slowly, and names the first node that makes a number that is not finite.
-fn first_non_finite(engine: &mut dyn Engine, from: &SoftInput) -> Option<String> {
-    let mut found = None;
-    let mut sink = |node: usize, values: &[f32]| {
-        if found.is_none() && !all_finite(values) {
-            found = Some(node);
-        }
-    };
-    let feeds = from.feeds();
-    let call = AssertUnwindSafe(|| engine.trace(from.method, &feeds, &mut sink));
-    // A failure of this second run changes nothing: the first failure is what is reported.
-    let _ = catch_unwind(call);
-    let method = engine.program().method(from.method).ok()?;
-    method.graph.nodes.get(found?).map(|n| n.name.clone())
+fn feeds(input: &SoftInput) -> Vec<Feed<'_>> {
+    let indices = input.indices.iter().map(|(name, data)| Feed::i32(name, data));
+    std::iter::once(Feed::f32(input.rows.0, &input.rows.1)).chain(indices).collect()
 }
 
 impl Blocks {
@@ -199,7 +226,7 @@ mod tests {
     fn run(start: usize, n_soft: usize, block: bool) -> SoftRun {
         let input = SoftInput {
             method: method::VISION,
-            rows: (input::PATCHES, vec![]),
+            rows: (lapidary_program::input::PATCHES, vec![]),
             indices: vec![],
             n_soft,
             block,
@@ -210,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_chunk_never_ends_inside_a_block() {
-        // Two that touch are one; sound is none.
+        // Two that touch are one; audio is none.
         let runs = [run(2, 3, true), run(7, 2, true), run(9, 2, true), run(12, 4, false)];
         let blocks = Blocks::new(&runs, true);
         assert_eq!(blocks.longest(), 4);
@@ -225,5 +252,20 @@ mod tests {
             }
         }
         assert_eq!(Blocks::new(&runs, false).cut(0, 4), 4);
+        assert_eq!([0, 4, 5, 11].map(|p| blocks.next_end(p)), [Some(5), Some(5), Some(11), None]);
+    }
+
+    #[test]
+    fn what_sees_each_other_is_known_together() {
+        let runs = [run(2, 3, true), run(7, 2, true), run(9, 2, true), run(11, 4, false)];
+        let places = |bidirectional| {
+            let keys = Blocks::new(&runs, bidirectional).keys(&runs);
+            keys.iter().map(|k| (k.start, k.len)).collect::<Vec<_>>()
+        };
+        assert_eq!(places(true), [(2, 3), (7, 4), (11, 4)]);
+        assert_eq!(places(false), [(2, 3), (7, 2), (9, 2), (11, 4)]);
+        let keys = Blocks::new(&runs, true).keys(&runs);
+        assert_eq!(keys[0].hash, [0; 32]);
+        assert_ne!(keys[1].hash, [0; 32]);
     }
 }

@@ -11,7 +11,7 @@ pub struct Stats {
     pub prompt_tokens: usize,
     /// How many of them were in the caches already.
     pub reused_tokens: usize,
-    /// Seconds that pictures and sounds took to become soft tokens.
+    /// Seconds that images and audio took to become soft tokens.
     pub encode_s: f64,
     /// Seconds from the first chunk to the first token, those left out.
     pub prefill_s: f64,
@@ -21,8 +21,6 @@ pub struct Stats {
     pub decode_s: f64,
     /// The key of the draw.
     pub seed: u64,
-    /// The most memory that the process has had, where the system tells.
-    pub peak_memory_bytes: Option<u64>,
 }
 
 impl Stats {
@@ -39,17 +37,6 @@ impl Stats {
 
 fn per_second(n: usize, seconds: f64) -> Option<f64> {
     (n > 0 && seconds > 0.0).then(|| n as f64 / seconds)
-}
-
-/// The most memory that this process has had resident.
-pub fn peak_memory_bytes() -> Option<u64> {
-    if !cfg!(target_os = "linux") {
-        return None;
-    }
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -69,10 +56,5 @@ mod tests {
         assert_eq!(stats.prefill_tokens_per_s(), Some(10.0));
         assert_eq!(stats.decode_tokens_per_s(), Some(8.0));
         assert_eq!(Stats::default().decode_tokens_per_s(), None);
-    }
-
-    #[test]
-    fn peak_memory_is_known_on_linux() {
-        assert_eq!(peak_memory_bytes().is_some(), cfg!(target_os = "linux"));
     }
 }

@@ -1,8 +1,8 @@
 //! From the largest logits of a row to one token: the same token as from the whole row.
 
-use lapidary_backend::Found;
+use lapidary_backend::Candidate;
 
-use super::{Candidate, Sampler, SamplingParams};
+use super::{Sampler, SamplingParams};
 use crate::error::{Error, Result};
 
 impl SamplingParams {
@@ -26,17 +26,18 @@ impl Sampler {
     /// [`SamplingParams::n_candidates`] or all. The token is the one that [`Self::sample`] chooses.
     pub fn sample_largest(
         &mut self,
-        largest: &[Found],
+        largest: &[Candidate],
         params: &SamplingParams,
         position: u32,
     ) -> Result<u32> {
-        if largest.iter().any(|found| !found.value.is_finite()) {
+        if largest.iter().any(|found| found.value.is_nan() || found.value == f32::INFINITY) {
             return Err(Error::NonFiniteLogits { node: None });
         }
-        let kept = largest.iter().filter(|found| !params.suppress.contains(&found.index));
-        let mut kept = kept.map(|found| Candidate { logit: found.value, id: found.index });
+        // Places that nothing is left for have −∞.
+        let kept = largest.iter().filter(|found| found.value > f32::NEG_INFINITY);
+        let mut kept = kept.filter(|found| !params.suppress.contains(&found.index)).copied();
         if params.is_greedy() {
-            return kept.next().map(|best| best.id).ok_or(Error::AllMasked);
+            return kept.next().map(|best| best.index).ok_or(Error::AllMasked);
         }
         self.candidates.clear();
         self.candidates.extend(kept.take(params.top_k as usize));

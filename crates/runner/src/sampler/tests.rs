@@ -185,7 +185,7 @@ proptest! {
         let expected = survivors(&logits, &params);
         prop_assert!(expected.contains(&id));
         if top_k != 1 {
-            let mut kept: Vec<u32> = sampler.candidates.iter().map(|c| c.id).collect();
+            let mut kept: Vec<u32> = sampler.candidates.iter().map(|c| c.index).collect();
             kept.sort_unstable();
             let mut expected = expected;
             expected.sort_unstable();
@@ -204,27 +204,27 @@ proptest! {
         turn in 0usize..100,
     ) {
         let mut candidates: Vec<Candidate> =
-            logits.iter().enumerate().map(|(i, l)| Candidate { logit: *l, id: i as u32 }).collect();
+            logits.iter().enumerate().map(|(i, l)| Candidate { value: *l, index: i as u32 }).collect();
         let best = logits.iter().fold(f32::NEG_INFINITY, |m, x| m.max(*x));
-        let first = draw(&candidates, best, 1.0, seed, position);
+        let first = gumbel_max(&candidates, best, 1.0, seed, position);
         let n = candidates.len();
         candidates.rotate_left(turn % n);
-        prop_assert_eq!(draw(&candidates, best, 1.0, seed, position), first);
+        prop_assert_eq!(gumbel_max(&candidates, best, 1.0, seed, position), first);
         candidates.reverse();
-        prop_assert_eq!(draw(&candidates, best, 1.0, seed, position), first);
+        prop_assert_eq!(gumbel_max(&candidates, best, 1.0, seed, position), first);
         // Filters that keep the winner don't change it.
         let winner = first.unwrap();
-        candidates.retain(|c| c.id == winner || c.id % 2 == 0);
-        prop_assert_eq!(draw(&candidates, best, 1.0, seed, position), first);
+        candidates.retain(|c| c.index == winner || c.index % 2 == 0);
+        prop_assert_eq!(gumbel_max(&candidates, best, 1.0, seed, position), first);
     }
 }
 
 /// The `k` best of a row, sorted.
-fn largest(logits: &[f32], k: usize) -> Vec<lapidary_backend::Found> {
+fn largest(logits: &[f32], k: usize) -> Vec<Candidate> {
     let mut all: Vec<_> = logits
         .iter()
         .enumerate()
-        .map(|(i, value)| lapidary_backend::Found { value: *value, index: i as u32 })
+        .map(|(i, value)| Candidate { value: *value, index: i as u32 })
         .collect();
     all.sort_by(|a, b| b.value.partial_cmp(&a.value).unwrap().then(a.index.cmp(&b.index)));
     all.truncate(k);
@@ -248,7 +248,7 @@ fn what_needs_whole_rows_says_so() {
 
 #[test]
 fn a_row_with_a_nan_or_nothing_left_is_an_error_from_its_largest_too() {
-    let found = |value| lapidary_backend::Found { value, index: 3 };
+    let found = |value| Candidate { value, index: 3 };
     let e = Sampler::default().sample_largest(&[found(f32::NAN)], &SamplingParams::greedy(), 0);
     assert!(matches!(e, Err(Error::NonFiniteLogits { node: None })));
     for temperature in [0.0, 1.0] {
