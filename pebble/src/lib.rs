@@ -27,8 +27,8 @@ pub fn open() -> Result<Program> {
 /// What the demonstration asks: one JSON object per line, as in the held-out sets.
 pub const DEMO: &str = include_str!("../demo.jsonl");
 
-/// A picture that [`DEMO`] names: an encoded file.
-pub fn demo_picture(name: &str) -> Option<&'static [u8]> {
+/// An image that [`DEMO`] names: an encoded file.
+pub fn demo_image(name: &str) -> Option<&'static [u8]> {
     (name == "heldout/images/drawing17.png")
         .then_some(include_bytes!("../heldout/images/drawing17.png").as_slice())
 }
@@ -57,11 +57,11 @@ mod tests {
     }
 
     #[test]
-    fn the_demonstration_has_its_picture() {
+    fn the_demonstration_has_its_image() {
         let named: Vec<&str> =
             super::DEMO.split('"').filter(|word| word.ends_with(".png")).collect();
         assert_eq!(named.len(), 1);
-        assert!(named.iter().all(|name| super::demo_picture(name).is_some()));
-        assert!(super::demo_picture("another.png").is_none());
+        assert!(named.iter().all(|name| super::demo_image(name).is_some()));
+        assert!(super::demo_image("another.png").is_none());
     }
 }

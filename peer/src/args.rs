@@ -62,7 +62,7 @@ pub struct BenchArgs {
     /// MiB of the buffer that measures bandwidth (several times the last cache); 0 leaves it out
     #[arg(long, default_value_t = 2048)]
     pub bandwidth_mib: usize,
-    /// Measure pictures and sounds with the towers of this file instead of text
+    /// Measure images and audio clips with the towers of this file instead of text
     #[arg(long, value_name = "GGUF")]
     pub mmproj: Option<PathBuf>,
     /// Write everything that was measured to this file, too

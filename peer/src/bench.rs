@@ -17,10 +17,10 @@ use crate::report::{Bandwidth, Better, ModelReport, Report, Row, Unit};
 
 /// The order of the two columns, and of every pair below.
 const ENGINES: [EngineName; 2] = [EngineName::Lapidary, EngineName::Llama];
-/// The picture that is shown; a model makes of it what suits it.
-const PICTURE: Test = Test::Picture { width: 1024, height: 768 };
-/// The sound that is played, as long as Gemma 4 hears at once.
-const SOUND: Test = Test::Sound { seconds: 30 };
+/// The image that is shown; a model makes of it what suits it.
+const IMAGE: Test = Test::Image { width: 1024, height: 768 };
+/// The audio that is played, as long as Gemma 4 hears at once.
+const AUDIO: Test = Test::Audio { seconds: 30 };
 /// A pause before each run: threads of the other engine that still spin go to sleep.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -164,7 +164,7 @@ fn tests(args: &BenchArgs, path: &Path, name: &str) -> Result<(Vec<Row>, [String
     Ok((rows, engines))
 }
 
-/// Both engines loaded with their towers; a picture and a sound each in turn.
+/// Both engines loaded with their towers; an image and an audio clip each in turn.
 fn media(
     args: &BenchArgs,
     path: &Path,
@@ -178,8 +178,8 @@ fn media(
     let mut tests = Vec::new();
     for modality in known.metadata().media.modalities() {
         match modality {
-            Modality::Image => tests.push(PICTURE),
-            Modality::Audio => tests.push(SOUND),
+            Modality::Image => tests.push(IMAGE),
+            Modality::Audio => tests.push(AUDIO),
             Modality::Video => {}
         }
     }

@@ -44,7 +44,7 @@ impl Worker {
         }
     }
 
-    /// Shows a picture or plays a sound.
+    /// Shows an image or plays an audio clip.
     pub fn show(&mut self, test: Test) -> Result<(Cost, Memory)> {
         self.pipe.write(&test)?;
         match self.pipe.read()? {

@@ -1,73 +1,56 @@
-//! Lapidary's side, through its public contracts: `Backend`, `Engine`, `Runner`.
+//! Lapidary's side, through the library, and past it where a draft is checked.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use lapidary_backend::{Engine, Feed, LoadOptions, Outputs};
-use lapidary_gemma::OpenOptions;
-use lapidary_program::{Program, input, method};
-use lapidary_runner::{
-    BenchTest, CancelToken, Event, Request, Runner, SamplingParams, bench_medium, bench_once,
-    load_tokenizer_cached,
+use lapidary::backend::{
+    Abilities, Call, Engine, Feed, LoadOptions, PageId, PageTable, Results, Span, Ticket, Wanted,
+    pages_for,
 };
+use lapidary::program::{Program, input, method, output};
+use lapidary::runner::{Event, Request};
+use lapidary::{CancelToken, Load, Model, Open, Runner, SamplingParams};
+use lapidary_measure::{BenchTest, bench_medium, bench_once};
 
 use crate::args::EngineArgs;
 use crate::media::{self, Cost};
 use crate::protocol::{Test, arbitrary_tokens};
 use crate::worker;
 
-/// Where the command keeps packed weights and tokenizers, too: a second start is measured, so the
-/// first one of a model must have been before.
-fn cache_root() -> Option<PathBuf> {
-    match std::env::var_os("LAPIDARY_CACHE") {
-        Some(off) if off == "off" => None,
-        Some(root) => Some(root.into()),
-        None => Some(std::env::temp_dir().join("lapidary-peer-cache")),
-    }
-}
-
 /// Calls of one verifying measurement; their median counts.
 const VERIFY_CALLS: usize = 7;
 
 /// A model on the best backend of this machine.
 pub struct Lapidary {
+    model: Model,
     runner: Runner,
     engine: Shared,
-    outputs: Outputs,
+    results: Results,
 }
 
 impl Lapidary {
     /// Does what `lapidary run` does.
     pub fn load(args: &EngineArgs) -> Result<Self> {
-        let options = OpenOptions { mmproj: args.mmproj.clone(), ..OpenOptions::default() };
-        let program = lapidary_gemma::open(&args.model, &options)?;
-        let cache = cache_root();
-        let tokenizer = load_tokenizer_cached(&program, cache.as_deref())?;
-        let tokenizer = tokenizer.map(|(tokenizer, _)| Arc::new(tokenizer));
-        let program = Arc::new(program);
-        let registry = lapidary_backends::all();
-        let (backend, device, _) = registry.auto()?;
-        let allowed = program.method(method::FORWARD)?.max_chunk;
-        let options = LoadOptions {
-            max_context: args.context,
-            max_chunk: backend.preferred_chunk().min(allowed).min(args.context),
-            n_slots: 1,
-            threads: Some(usize::from(args.threads)),
-            pack_cache: cache.map(|root| root.join("packs")),
-            ..LoadOptions::default()
+        let open = match &args.mmproj {
+            Some(path) => Open::new().mmproj(path),
+            None => Open::new(),
         };
-        let engine = Shared::new(backend.load(&program, &device, &options, &mut |_, _| {})?);
-        let runner = Runner::with_parts(Box::new(engine.clone()), tokenizer, None)?;
-        Ok(Lapidary { runner, engine, outputs: Outputs::default() })
+        let model = open.open(&args.model)?;
+        let threads = usize::from(args.threads);
+        let load = Load::default().context(args.context).threads(threads).sequences(1);
+        let engine = Shared::new(model.load_engine(&load)?.engine);
+        let runner = Runner::with_prompts(Box::new(engine.clone()), model.prompts().clone())?;
+        Ok(Lapidary { model, runner, engine, results: Results::default() })
     }
 
     /// The runner asks for one row of logits; a call that checks a draft asks for all of them.
     fn verify(&mut self, n: usize, depth: usize) -> Result<f64> {
         let tokens = arbitrary_tokens(depth + n, self.runner.metadata().vocab_size);
         let (before, checked) = tokens.split_at(depth);
-        let chunk = self.engine.options.max_chunk.max(1) as usize;
+        // What the runner believes to be in the pages is overwritten.
+        self.runner.forget();
+        let chunk = self.engine.options.limits.chunk.max(1) as usize;
         for (i, part) in before.chunks(chunk).enumerate() {
             self.call(part, i * chunk, 1)?;
         }
@@ -77,34 +60,53 @@ impl Lapidary {
             self.call(checked, depth, n)?;
             seconds.push(start.elapsed().as_secs_f64());
         }
-        // What the runner believes to be in the caches has been overwritten.
-        self.runner.forget();
         Ok(crate::report::median(&seconds))
     }
 
     /// Runs tokens from a position on; `n_rows` of them, from the end, reach the output head.
     fn call(&mut self, tokens: &[u32], position: usize, n_rows: usize) -> Result<()> {
         let n = tokens.len();
-        let count = |from: usize, to: usize| (from..to).map(|i| i as i32).collect::<Vec<i32>>();
         let ids: Vec<i32> = tokens.iter().map(|t| *t as i32).collect();
-        let positions = count(position, position + n);
-        let rows = count(n - n_rows.min(n), n);
-        let (slots, soft_index) = (vec![0; n], vec![-1; n]);
+        let rows: Vec<i32> = (n - n_rows.min(n)..n).map(|i| i as i32).collect();
+        let soft_index = vec![-1; n];
         let feeds = [
             Feed::i32(input::TOKENS, &ids),
-            Feed::i32(input::SLOTS, &slots),
-            Feed::i32(input::POSITIONS, &positions),
-            Feed::i32(input::HORIZONS, &positions),
             Feed::i32(input::ROWS, &rows),
             Feed::i32(input::SOFT_INDEX, &soft_index),
             Feed::f32(input::SOFT, &[]),
         ];
-        self.engine.lock().run(method::FORWARD, &feeds, &mut self.outputs)?;
-        let logits = self.outputs.get("logits").context("`forward` has no logits")?;
+        let pages: Vec<(u32, Vec<PageId>)> = self.pages(position + n);
+        let tables: Vec<PageTable<'_>> =
+            pages.iter().map(|(first, pages)| PageTable { first: *first, pages }).collect();
+        let spans = [Span { start: position as u32, len: n as u32, tables: &tables }];
+        let wants = [Wanted::whole(output::LOGITS)];
+        let call = Call {
+            method: method::FORWARD,
+            feeds: &feeds,
+            spans: &spans,
+            horizons: &[],
+            wants: &wants,
+            stop: None,
+        };
+        self.engine.lock().run(&call, &mut self.results)?;
+        let logits = self.results.get(output::LOGITS).context("`forward` has no logits")?;
         if logits.data.len() != n_rows * logits.channels {
             bail!("asked for {n_rows} rows of logits, got {} numbers", logits.data.len());
         }
         Ok(())
+    }
+
+    /// The pages of the only sequence there is, up to a position: of a window's group the last ones,
+    /// over and over.
+    fn pages(&self, end: usize) -> Vec<(u32, Vec<PageId>)> {
+        let options = &self.engine.options;
+        let group = |g: usize| {
+            let pool = options.pages_of(g).max(1);
+            let (needed, first) = (pages_for(end), pages_for(end).saturating_sub(pool));
+            let page = |number: usize| PageId((number % pool) as u32);
+            (first as u32, (first..needed).map(page).collect())
+        };
+        (0..self.model.program().kv_groups().len()).map(group).collect()
     }
 }
 
@@ -122,7 +124,7 @@ impl worker::Engine for Lapidary {
                 bench_once(&mut self.runner, BenchTest { n_prompt: 0, n_gen: n, depth })?
             }
             Test::Verify { n, depth } => self.verify(n, depth)?,
-            Test::Picture { .. } | Test::Sound { .. } => self.show(test)?.first_token_s,
+            Test::Image { .. } | Test::Audio { .. } => self.show(test)?.first_token_s,
         })
     }
 
@@ -138,14 +140,14 @@ impl worker::Engine for Lapidary {
     }
 
     fn generate(&mut self, text: &str, n: usize, on_token: &mut dyn FnMut(u32)) -> Result<()> {
-        let prompt = self.runner.text_prompt(text)?;
+        let prompt = self.model.tokenise(text)?;
         let request = Request {
             max_new: n,
             ignore_eos: true,
             ..Request::new(prompt, SamplingParams::greedy())
         };
         self.runner.generate(request, &CancelToken::new(), |event| {
-            if let Event::Token { id } = event {
+            if let Event::Token { id, .. } = event {
                 on_token(id);
             }
         })?;
@@ -185,21 +187,69 @@ impl Engine for Shared {
         self.lock().describe()
     }
 
-    fn run(
+    fn abilities(&self) -> Abilities {
+        self.lock().abilities()
+    }
+
+    fn submit(&mut self, call: &Call<'_>) -> lapidary::backend::Result<Ticket> {
+        self.lock().submit(call)
+    }
+
+    fn poll(&mut self, ticket: Ticket, results: &mut Results) -> lapidary::backend::Result<bool> {
+        self.lock().poll(ticket, results)
+    }
+
+    fn wait(&mut self, ticket: Ticket, results: &mut Results) -> lapidary::backend::Result<()> {
+        self.lock().wait(ticket, results)
+    }
+
+    fn release(&mut self, ticket: Ticket) {
+        self.lock().release(ticket);
+    }
+
+    fn run(&mut self, call: &Call<'_>, results: &mut Results) -> lapidary::backend::Result<()> {
+        self.lock().run(call, results)
+    }
+
+    fn copy_pages(
         &mut self,
-        method: &str,
-        feeds: &[Feed<'_>],
-        outputs: &mut Outputs,
-    ) -> lapidary_backend::Result<()> {
-        self.lock().run(method, feeds, outputs)
+        group: usize,
+        pairs: &[(PageId, PageId)],
+    ) -> lapidary::backend::Result<()> {
+        self.lock().copy_pages(group, pairs)
+    }
+
+    fn page_layout(&self) -> String {
+        self.lock().page_layout()
+    }
+
+    fn page_bytes(&self, group: usize) -> usize {
+        self.lock().page_bytes(group)
+    }
+
+    fn read_page(
+        &mut self,
+        group: usize,
+        page: PageId,
+        bytes: &mut Vec<u8>,
+    ) -> lapidary::backend::Result<()> {
+        self.lock().read_page(group, page, bytes)
+    }
+
+    fn write_page(
+        &mut self,
+        group: usize,
+        page: PageId,
+        bytes: &[u8],
+    ) -> lapidary::backend::Result<()> {
+        self.lock().write_page(group, page, bytes)
     }
 
     fn trace(
         &mut self,
-        method: &str,
-        feeds: &[Feed<'_>],
+        call: &Call<'_>,
         sink: &mut dyn FnMut(usize, &[f32]),
-    ) -> lapidary_backend::Result<()> {
-        self.lock().trace(method, feeds, sink)
+    ) -> lapidary::backend::Result<()> {
+        self.lock().trace(call, sink)
     }
 }

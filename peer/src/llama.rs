@@ -37,7 +37,7 @@ pub struct Llama {
     build: String,
 }
 
-/// The most soft tokens of a picture where a model leaves it open: Gemma 4's own default, which
+/// The most soft tokens of an image where a model leaves it open: Gemma 4's own default, which
 /// Lapidary takes. llama.cpp would take up to 1120, and so do more work.
 const IMAGE_TOKENS: i32 = 280;
 
@@ -169,10 +169,10 @@ impl Engine for Llama {
         self.clear();
         let towers = self.towers.as_mut().context("no towers were given")?;
         let bitmap = match test {
-            Test::Picture { width, height } => {
+            Test::Image { width, height } => {
                 MtmdBitmap::from_image_data(width, height, &media::levels(width, height))?
             }
-            Test::Sound { seconds } => {
+            Test::Audio { seconds } => {
                 let rate = towers.get_audio_sample_rate().context("the model does not hear")?;
                 MtmdBitmap::from_audio_data(&media::samples(seconds, rate))?
             }

@@ -34,10 +34,10 @@ pub enum Test {
     Generate { n: usize, depth: usize },
     /// `n` tokens in one call, logits of each: what it costs to check a draft.
     Verify { n: usize, depth: usize },
-    /// A picture and some text, into empty caches.
-    Picture { width: u32, height: u32 },
-    /// A sound and some text, into empty caches.
-    Sound { seconds: u32 },
+    /// An image and some text, into empty caches.
+    Image { width: u32, height: u32 },
+    /// An audio clip and some text, into empty caches.
+    Audio { seconds: u32 },
 }
 
 impl Test {
@@ -47,20 +47,20 @@ impl Test {
             Test::Prompt { n, depth } => ("pp", n, depth),
             Test::Generate { n, depth } => ("tg", n, depth),
             Test::Verify { n, depth } => ("verify", n, depth),
-            Test::Picture { width, height } => return format!("picture of {width} x {height}"),
-            Test::Sound { seconds } => return format!("sound of {seconds} s"),
+            Test::Image { width, height } => return format!("image of {width} x {height}"),
+            Test::Audio { seconds } => return format!("audio of {seconds} s"),
         };
         if depth > 0 { format!("{what}{n} @ d{depth}") } else { format!("{what}{n}") }
     }
 
     /// Positions that the test needs, with some to spare: engines differ in whether they begin
-    /// with a token of their own and whether they make room for one behind the last.
+    /// with a token of their own and whether they make room for one after the last.
     pub fn context(&self) -> usize {
         match *self {
             Test::Prompt { n, depth } | Test::Generate { n, depth } | Test::Verify { n, depth } => {
                 n.saturating_add(depth).saturating_add(2)
             }
-            Test::Picture { .. } | Test::Sound { .. } => MEDIA_CONTEXT,
+            Test::Image { .. } | Test::Audio { .. } => MEDIA_CONTEXT,
         }
     }
 }
@@ -73,7 +73,7 @@ pub enum Reply {
     Ready { describe: String },
     /// A test was run.
     Seconds { seconds: f64 },
-    /// A test with a medium was run: seconds in the tower, seconds until the first token behind
+    /// A test with a medium was run: seconds in the tower, seconds until the first token after
     /// medium and text, and tokens that the medium became.
     Medium { encode_s: f64, first_token_s: f64, n_soft: usize, memory: Memory },
     /// The first token of an answer.

@@ -19,7 +19,7 @@ pub trait Engine {
     /// Runs a test once and returns its seconds.
     fn measure(&mut self, test: Test) -> Result<f64>;
 
-    /// Shows a picture or plays a sound, and says what it cost.
+    /// Shows an image or plays an audio clip, and says what it cost.
     fn show(&mut self, test: Test) -> Result<Cost>;
 
     /// Continues a text greedily by `n` tokens.
@@ -40,7 +40,7 @@ pub fn serve(args: &EngineArgs) -> Result<()> {
         let test: Test =
             serde_json::from_str(&line).with_context(|| format!("no test: {line:?}"))?;
         let reply = match test {
-            Test::Picture { .. } | Test::Sound { .. } => {
+            Test::Image { .. } | Test::Audio { .. } => {
                 let Cost { encode_s, first_token_s, n_soft } =
                     engine.show(test).with_context(|| test.name())?;
                 let memory = machine::memory().context("the system does not tell the memory")?;

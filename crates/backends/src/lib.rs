@@ -6,7 +6,18 @@ use lapidary_reference::ReferenceBackend;
 
 /// All backends, best first.
 pub fn all() -> Registry {
-    gpus(Registry::new()).with(CpuBackend).with(ReferenceBackend)
+    gpus(cuda(Registry::new())).with(CpuBackend).with(ReferenceBackend)
+}
+
+/// NVIDIA GPUs by NVIDIA's own way.
+#[cfg(all(feature = "cuda", any(target_os = "linux", windows)))]
+fn cuda(registry: Registry) -> Registry {
+    registry.with(lapidary_backend_cuda::CudaBackend)
+}
+
+#[cfg(not(all(feature = "cuda", any(target_os = "linux", windows))))]
+fn cuda(registry: Registry) -> Registry {
+    registry
 }
 
 /// Those of the systems that reach GPUs here.
@@ -37,9 +48,9 @@ mod tests {
         let registry = super::all();
         let mut names: Vec<_> = registry.iter().map(|backend| backend.name()).collect();
         assert!(names.ends_with(&["cpu", "reference"]), "{names:?}");
-        assert_eq!(names.len() > 2, cfg!(feature = "wgpu"), "{names:?}");
+        assert_eq!(names.len() > 2, cfg!(any(feature = "cuda", feature = "wgpu")), "{names:?}");
         for name in ["cpu", "reference"] {
-            assert!(registry.named(name).is_ok(), "{name}");
+            assert!(registry.named(name, None).is_ok(), "{name}");
         }
         let n = names.len();
         names.sort_unstable();

@@ -1,13 +1,15 @@
 //! One op in one shape: a program, calls, and what they must give.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use lapidary_backend::{Backend, Engine, Feed, KvType, LoadOptions, Outputs, Precision};
+use lapidary_backend::{
+    Backend, Call as BackendCall, Device, Engine, Feed, KvType, LoadOptions, Precision, Results,
+    Wanted,
+};
 use lapidary_program::{DType, Encoding, Program, WeightDecl};
 use lapidary_reference::ReferenceBackend;
 
-use crate::report::Outcome;
+use crate::paging::{Paging, Place, Placed, limits, with_pages};
 use crate::tolerance::{FAST_LINEAR, KV_BF16, KV_INT8};
 
 /// A program of few ops with a sequence of calls.
@@ -23,6 +25,8 @@ pub(crate) struct Case {
 pub(crate) struct Call {
     pub method: &'static str,
     pub feeds: Vec<(&'static str, Data)>,
+    /// Where its tokens stand, for methods with positions.
+    pub places: Vec<Place>,
     pub expected: Vec<(&'static str, Vec<f64>)>,
 }
 
@@ -36,7 +40,30 @@ pub(crate) enum Data {
 impl Call {
     /// A call of the method that one-op programs have, with the one output they have.
     pub(crate) fn new(feeds: Vec<(&'static str, Data)>, expected: Vec<f64>) -> Self {
-        Call { method: crate::lab::OP, feeds, expected: vec![(crate::lab::Y, expected)] }
+        let expected = vec![(crate::lab::Y, expected)];
+        Call { method: crate::lab::OP, feeds, places: vec![], expected }
+    }
+}
+
+impl Case {
+    /// Rows of each call.
+    pub(crate) fn lengths(&self) -> Vec<usize> {
+        let rows = |call: &Call| {
+            let graph = &self.program.methods()[call.method].graph;
+            let rows = call.feeds.iter().map(|(name, data)| {
+                let input = graph.inputs.iter().find(|input| input.name == *name);
+                let channels = input.map_or(1, |input| input.value_type.channels());
+                data.len() / channels.max(1)
+            });
+            rows.max().unwrap_or(0)
+        };
+        self.calls.iter().map(rows).collect()
+    }
+
+    /// What its weights are, as words: `weight q4 g32 sym f16`.
+    pub(crate) fn weights(&self) -> impl Iterator<Item = String> {
+        let label = |w: &WeightDecl| format!("weight {}", w.encoding.label());
+        self.program.weights().values().map(label)
     }
 }
 
@@ -44,8 +71,8 @@ impl Call {
 pub(crate) fn options(max_chunk: usize) -> LoadOptions {
     LoadOptions {
         max_context: 64,
-        max_chunk: max_chunk as u32,
-        n_slots: 2,
+        n_sequences: 2,
+        limits: limits(max_chunk, 2),
         threads: Some(2),
         precision: Precision::Exact,
         ..LoadOptions::default()
@@ -55,11 +82,20 @@ pub(crate) fn options(max_chunk: usize) -> LoadOptions {
 /// How far results over a cache may be from those over exact numbers, by how it is stored.
 const ROUNDED_CACHES: [(KvType, f64); 2] = [(KvType::Bf16, KV_BF16), (KvType::Int8, KV_INT8)];
 
-/// Runs a case on a backend with activations and caches as they are; again, if it is one of those
-/// whose activations may be rounded, as the backend likes; and again, if it has caches, with each
-/// kind that rounds, of which `bf16` may have queries and weights rounded as well.
-pub(crate) fn run(backend: &dyn Backend, kind: &str, case: &Case) -> Vec<Outcome> {
-    let mut outcomes = vec![run_as(backend, kind, case, "", &case.options, case.tolerance)];
+/// One way to run a case.
+pub(crate) struct Way {
+    /// Nothing where nothing is rounded, else `fast`, `KV int8`.
+    pub name: String,
+    pub options: LoadOptions,
+    pub tolerance: f64,
+}
+
+/// The ways to run a case on a backend: with activations and caches as they are; if it is one of
+/// those whose activations may be rounded, as the backend likes; and if it has caches, with each kind
+/// that rounds, of which `bf16` may have queries and weights rounded as well.
+pub(crate) fn ways(backend: &dyn Backend, kind: &str, case: &Case) -> Vec<Way> {
+    let way = |name: &str, options, tolerance| Way { name: name.to_string(), options, tolerance };
+    let mut ways = vec![way("", case.options.clone(), case.tolerance)];
     let rounds_with =
         |w: &WeightDecl| matches!(w.encoding, Encoding::Quant(_) | Encoding::Dense(DType::Bf16));
     if case.program.weights().values().any(rounds_with) {
@@ -67,38 +103,26 @@ pub(crate) fn run(backend: &dyn Backend, kind: &str, case: &Case) -> Vec<Outcome
         // Ops that choose do so exactly.
         let rounds = matches!(kind, "linear" | "experts");
         let tolerance = if rounds { FAST_LINEAR } else { case.tolerance };
-        outcomes.push(run_as(backend, kind, case, ", fast", &options, tolerance));
+        ways.push(way("fast", options, tolerance));
     }
     // The reference does not round.
     if !case.program.states().is_empty() && backend.name() != ReferenceBackend.name() {
         for (kv, tolerance) in ROUNDED_CACHES {
             let options = LoadOptions { kv: Some(kv), ..case.options.clone() };
-            let how = format!(", KV {}", kv.name());
-            outcomes.push(run_as(backend, kind, case, &how, &options, tolerance));
+            let name = format!("KV {}", kv.name());
+            ways.push(way(&name, options.clone(), tolerance));
             if kind == "attention" && kv == KvType::Bf16 {
                 let options = LoadOptions { precision: Precision::Fast, ..options };
-                let how = format!("{how}, fast");
-                outcomes.push(run_as(backend, kind, case, &how, &options, tolerance));
+                ways.push(way(&format!("{name}, fast"), options, tolerance));
             }
         }
     }
-    outcomes
+    ways
 }
 
 /// Runs a case on a backend, and on the reference beside it.
-fn run_as(
-    backend: &dyn Backend,
-    kind: &str,
-    case: &Case,
-    how: &str,
-    options: &LoadOptions,
-    tolerance: f64,
-) -> Outcome {
-    let name = format!("{kind}/{}{how}", case.name);
-    // A panic is one failed case, not the end of the suite.
-    let run = catch_unwind(AssertUnwindSafe(|| try_run(backend, case, options, tolerance)));
-    let failure = run.unwrap_or_else(|_| Err("it panicked".into())).err();
-    Outcome { name, failure }
+pub(crate) fn run(backend: &dyn Backend, case: &Case, way: &Way) -> Result<(), String> {
+    try_run(backend, case, &way.options, way.tolerance)
 }
 
 fn try_run(
@@ -113,19 +137,21 @@ fn try_run(
         true => None,
         false => Some(load(&reference, &case.program, options)?),
     };
-    let mut outputs = Outputs::default();
-    let mut truth = Outputs::default();
+    let mut paging = Paging::new(&case.program, options);
+    let mut outputs = Results::default();
+    let mut truth = Results::default();
     for (i, call) in case.calls.iter().enumerate() {
         let feeds: Vec<Feed<'_>> = call.feeds.iter().map(|(name, data)| data.feed(name)).collect();
+        let placed = paging.place(&call.places);
         let tell = |e| format!("call {i}: {e}");
-        engine.run(call.method, &feeds, &mut outputs).map_err(tell)?;
+        run_whole(&mut *engine, call.method, &feeds, &placed, &mut outputs).map_err(tell)?;
         for (name, expected) in &call.expected {
             let got = data(&outputs, name)?;
             compare_odd(got, expected, tolerance)
                 .map_err(|e| format!("call {i}, `{name}` against f64: {e}"))?;
         }
         if let Some(oracle) = &mut oracle {
-            oracle.run(call.method, &feeds, &mut truth).map_err(tell)?;
+            run_whole(&mut **oracle, call.method, &feeds, &placed, &mut truth).map_err(tell)?;
             for (name, _) in &call.expected {
                 let expected: Vec<f64> =
                     data(&truth, name)?.iter().map(|x| f64::from(*x)).collect();
@@ -137,19 +163,42 @@ fn try_run(
     Ok(())
 }
 
-/// An engine on a backend's first device.
-pub(crate) fn load(
+/// An engine on a backend's first device, with pages for all its sequences.
+pub fn load(
     backend: &dyn Backend,
     program: &Arc<Program>,
     options: &LoadOptions,
 ) -> Result<Box<dyn Engine>, String> {
-    let devices = backend.probe().map_err(|e| e.to_string())?;
+    let device = open(backend)?;
+    device.load(program, &with_pages(program, options), &mut |_, _| {}).map_err(|e| e.to_string())
+}
+
+/// A backend's first device.
+pub(crate) fn open(backend: &dyn Backend) -> Result<Box<dyn Device>, String> {
+    let devices = backend.devices().map_err(|e| e.to_string())?;
     let device = devices.first().ok_or("it has no device")?;
-    backend.load(program, device, options, &mut |_, _| {}).map_err(|e| e.to_string())
+    backend.open(&device.id).map_err(|e| e.to_string())
+}
+
+/// Runs a call of which every output is wanted whole.
+pub(crate) fn run_whole(
+    engine: &mut dyn Engine,
+    method: &str,
+    feeds: &[Feed<'_>],
+    placed: &Placed,
+    results: &mut Results,
+) -> lapidary_backend::Result<()> {
+    let program = engine.program().clone();
+    let outputs = &program.method(method)?.graph.outputs;
+    let wants: Vec<Wanted<'_>> = outputs.iter().map(|out| Wanted::whole(&out.name)).collect();
+    placed.with(|spans| {
+        let (horizons, wants) = (&placed.horizons[..], &wants[..]);
+        engine.run(&BackendCall { method, feeds, spans, horizons, wants, stop: None }, results)
+    })
 }
 
 /// An output's numbers.
-pub(crate) fn data<'a>(outputs: &'a Outputs, name: &str) -> Result<&'a [f32], String> {
+pub(crate) fn data<'a>(outputs: &'a Results, name: &str) -> Result<&'a [f32], String> {
     outputs.get(name).map(|t| t.data.as_slice()).ok_or_else(|| format!("no output `{name}`"))
 }
 
@@ -195,6 +244,13 @@ fn compare_with(
 }
 
 impl Data {
+    fn len(&self) -> usize {
+        match self {
+            Data::I32(data) => data.len(),
+            Data::F32(data) => data.len(),
+        }
+    }
+
     pub(crate) fn feed<'a>(&'a self, name: &'a str) -> Feed<'a> {
         match self {
             Data::I32(data) => Feed::i32(name, data),

@@ -62,7 +62,8 @@ fn case(seed: u64) -> Case {
     });
     let [a, b] = fed.map(Data::F32);
     let feeds = vec![("a", a), ("b", b), (input::ROWS, Data::I32(ROWS.to_vec()))];
-    let call = || Call { method: OP, feeds: feeds.clone(), expected: expected.clone() };
+    let call =
+        || Call { method: OP, feeds: feeds.clone(), places: vec![], expected: expected.clone() };
     Case {
         name: format!("seed {seed}"),
         // The second call finds the buffers as the first one left them.

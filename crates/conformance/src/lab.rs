@@ -153,10 +153,21 @@ impl Lab {
     }
 
     /// A program of one op with the given inputs; its values are the outputs `y`, or `y0`, `y1`.
-    pub(crate) fn one_op(mut self, op: Op, inputs: &[(&str, ValueType)]) -> Arc<Program> {
+    pub(crate) fn one_op(self, op: Op, inputs: &[(&str, ValueType)]) -> Arc<Program> {
+        self.one_op_beside(op, inputs, &[])
+    }
+
+    /// The same with inputs that the op does not read.
+    pub(crate) fn one_op_beside(
+        mut self,
+        op: Op,
+        inputs: &[(&str, ValueType)],
+        unread: &[(&str, ValueType)],
+    ) -> Arc<Program> {
         self.method(OP, 1 << 16, |graph| {
             let ids: Vec<ValueId> =
                 inputs.iter().map(|(name, t)| graph.input(name, t.clone())).collect();
+            unread.iter().for_each(|(name, t)| _ = graph.input(name, t.clone()));
             let n = op.n_outputs();
             let first = graph.node("node", op, &ids)?;
             for i in 0..n {
@@ -182,6 +193,7 @@ impl Lab {
             add_bos: false,
             sampling: SamplingDefaults::default(),
             media: Default::default(),
+            answer: None,
         };
         let description = Description {
             metadata,

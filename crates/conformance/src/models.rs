@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lapidary_program::{
     AttentionSpec, DType, Encoding, GraphBuilder, Op, Program, QuantLayout, Result, RopeSpec, Sym,
-    ValueId, ValueType, input, method,
+    ValueId, ValueType, input, method, output,
 };
 
 use crate::lab::{Lab, indices};
@@ -18,9 +18,19 @@ const HEADS: usize = 4;
 const CONTEXT: u32 = 256;
 /// Tokens of a prompt: many windows, and no multiple of anything.
 const PROMPT: usize = 83;
+/// The same for the first decoder: more than a page.
+const LONG_PROMPT: usize = 149;
+
+/// A decoder with a prompt.
+pub(crate) struct Model {
+    pub name: &'static str,
+    pub program: Arc<Program>,
+    pub tokens: Vec<i32>,
+}
 
 /// One decoder.
 struct Decoder {
+    name: &'static str,
     seed: u64,
     encoding: Encoding,
     /// For each layer: whether it sees everything, and the earlier layer whose cache it reads
@@ -37,10 +47,11 @@ struct Decoder {
 }
 
 /// All decoders, each with a prompt.
-pub(crate) fn all() -> Vec<(Arc<Program>, Vec<i32>)> {
+pub(crate) fn all() -> Vec<Model> {
     let quantised = QuantLayout::affine(4, 16, DType::Bf16);
     let decoders = [
         Decoder {
+            name: "dense",
             seed: 1,
             encoding: Encoding::Dense(DType::Bf16),
             layers: &[(false, None), (false, None), (true, None), (false, None)],
@@ -52,6 +63,7 @@ pub(crate) fn all() -> Vec<(Arc<Program>, Vec<i32>)> {
             n_experts: None,
         },
         Decoder {
+            name: "quantised",
             seed: 2,
             encoding: Encoding::Quant(quantised),
             layers: &[(false, None), (true, None), (false, Some(0)), (true, Some(1))],
@@ -63,6 +75,7 @@ pub(crate) fn all() -> Vec<(Arc<Program>, Vec<i32>)> {
             n_experts: None,
         },
         Decoder {
+            name: "experts",
             seed: 3,
             encoding: Encoding::Dense(DType::F32),
             layers: &[(false, None), (true, None)],
@@ -74,7 +87,12 @@ pub(crate) fn all() -> Vec<(Arc<Program>, Vec<i32>)> {
             n_experts: Some(6),
         },
     ];
-    decoders.iter().map(|d| (d.program(), Random::new(d.seed).indices(PROMPT, VOCAB))).collect()
+    let model = |d: &Decoder| {
+        let len = if d.seed == 1 { LONG_PROMPT } else { PROMPT };
+        let tokens = Random::new(d.seed).indices(len, VOCAB);
+        Model { name: d.name, program: d.program(), tokens }
+    };
+    decoders.iter().map(model).collect()
 }
 
 impl Decoder {
@@ -147,14 +165,12 @@ impl Decoder {
 
     fn forward(&self, graph: &mut GraphBuilder<'_>) -> Result<()> {
         let tokens = graph.input(input::TOKENS, indices());
-        let slots = graph.input(input::SLOTS, indices());
-        let positions = graph.input(input::POSITIONS, indices());
         let rows = graph.input(input::ROWS, ValueType::indices(Sym::Rows));
         let soft = self.per_layer.map(|_| {
             let index = graph.input(input::SOFT_INDEX, indices());
             (index, graph.input(input::SOFT, ValueType::rows(Sym::Soft, HIDDEN as u64)))
         });
-        let mut b = Builder { decoder: self, graph, slots, positions };
+        let mut b = Builder { decoder: self, graph };
         let scale = (HIDDEN as f32).sqrt();
         let embed = |weight: &str, soft_id| Op::Embed {
             weight: weight.into(),
@@ -182,7 +198,7 @@ impl Decoder {
         if let Some(cap) = self.soft_cap {
             logits = b.node("cap", Op::SoftCap { cap }, &[logits])?;
         }
-        graph.output("logits", logits);
+        graph.output(output::LOGITS, logits);
         Ok(())
     }
 }
@@ -190,8 +206,6 @@ impl Decoder {
 struct Builder<'a, 'g, 'w> {
     decoder: &'a Decoder,
     graph: &'g mut GraphBuilder<'w>,
-    slots: ValueId,
-    positions: ValueId,
 }
 
 impl Builder<'_, '_, '_> {
@@ -261,14 +275,14 @@ impl Builder<'_, '_, '_> {
         if source.is_none() {
             let k = self.linear(&weight(i, "k"), h)?;
             let k = self.norm(&weight(i, "norm_k"), k, head_dim)?;
-            let k = self.node(&weight(i, "rope_k"), rope.clone(), &[k, self.positions])?;
+            let k = self.node(&weight(i, "rope_k"), rope.clone(), &[k])?;
             let v = self.linear(&weight(i, "v"), h)?;
             let op = Op::KvWrite { state: state.clone() };
-            self.node(&weight(i, "write"), op, &[k, v, self.slots, self.positions])?;
+            self.node(&weight(i, "write"), op, &[k, v])?;
         }
         let q = self.linear(&weight(i, "q"), h)?;
         let q = self.norm(&weight(i, "norm_q"), q, head_dim)?;
-        let q = self.node(&weight(i, "rope_q"), rope, &[q, self.positions])?;
+        let q = self.node(&weight(i, "rope_q"), rope, &[q])?;
         let spec = AttentionSpec {
             n_heads: HEADS as u32,
             n_kv_heads: self.decoder.kv_heads as u32,
@@ -276,9 +290,10 @@ impl Builder<'_, '_, '_> {
             scale: 1.0 / (head_dim as f32).sqrt(),
             window: (!full).then_some(self.decoder.window),
             bidirectional: false,
+            own_key: true,
         };
         let op = Op::Attention { state, spec };
-        let a = self.node(&weight(i, "attention"), op, &[q, self.slots, self.positions])?;
+        let a = self.node(&weight(i, "attention"), op, &[q])?;
         self.linear(&weight(i, "o"), a)
     }
 }

@@ -3,6 +3,37 @@
 //! An error is the largest difference of a tensor, divided by the largest number of the true
 //! tensor, or by 1 if that is less.
 
+/// How far two ways of one backend to compute the same may be apart: a prompt cut otherwise, batched
+/// otherwise, on other threads. A backend's runner states it. How far any backend may be from the
+/// truth is the same for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Not at all: all bits are equal.
+    EqualBits,
+    /// A little: sums depend on nothing but a chunk's length.
+    OneOrder,
+    /// By the order of sums: there are other kernels for few tokens than for many, and ops are fused
+    /// where nobody looks.
+    AnyOrder,
+}
+
+impl Class {
+    /// How far logits may be apart, by whether activations or caches are rounded.
+    pub(crate) fn tolerance(self, rounded: bool) -> f64 {
+        match self {
+            Class::EqualBits => 0.0,
+            Class::OneOrder => MODEL,
+            Class::AnyOrder if rounded => ROUNDED_WAYS,
+            Class::AnyOrder => WAYS,
+        }
+    }
+
+    /// Whether a trace shows the bits that a run makes.
+    pub(crate) fn has_exact_trace(self) -> bool {
+        self != Class::AnyOrder
+    }
+}
+
 /// Numbers that are only moved or rounded once.
 pub(crate) const ELEMENTWISE: f64 = 1e-6;
 /// Sums over channels, and functions of such sums.
@@ -12,7 +43,7 @@ pub(crate) const MODEL: f64 = 1e-5;
 /// The same against another way to run it, on a backend that does not sum in the same order whatever
 /// the chunk. A row is judged by its own largest logit there. The largest seen is 2.8e-5, with weights
 /// of four bits whose biases nearly cancel what codes add up to.
-pub(crate) const WAYS: f64 = 5e-5;
+const WAYS: f64 = 5e-5;
 
 /// Products with a weight, activations as they are. All backends decode weights exactly and sum in
 /// `f32`, so this holds for every encoding.
@@ -31,7 +62,7 @@ pub(crate) const FAST_MODEL: f64 = 8e-2;
 /// The same as `WAYS` where activations or caches are rounded: a number on the edge between two steps
 /// goes to one or the other, and f16 for many tokens is not what bytes are for few. The largest seen
 /// is 1.3e-5 in software and 2.6e-3 on an NVIDIA H200.
-pub(crate) const ROUNDED_WAYS: f64 = 5e-3;
+const ROUNDED_WAYS: f64 = 5e-3;
 
 /// Attention over a cache of `bf16` keys and values (`KvType::Bf16`), against numbers that are not
 /// rounded. A number moves by at most 2⁻⁹ of itself, and scores that move shift weight between keys:

@@ -1,144 +1,88 @@
 //! The CPU backend against the reference, with each instruction set that the machine has.
+//!
+//! The environment chooses the set, so each has a process of its own, which this file starts; the
+//! names of its tests begin with the set's: `avx2/linear/…`. With `LAPIDARY_CPU_ISA` there is one.
 
-use std::ffi::OsStr;
-use std::io::Write as _;
-use std::process::Command;
+#[cfg(feature = "checkpoints")]
+mod checkpoints;
 
-use lapidary_backend::Backend;
+use std::process::{Command, ExitCode};
+
+use lapidary_backend::Backend as _;
 use lapidary_backend_cpu::CpuBackend;
-use lapidary_conformance::suite;
+use lapidary_conformance::{Class, Suite, harness};
 
-/// Prefixes of cases that the CPU backend may fail.
-const IGNORED: &[&str] = &[];
+/// Chooses the instruction set.
+const ISA: &str = "LAPIDARY_CPU_ISA";
 
-#[test]
-fn ops() {
-    suite::ops(&CpuBackend).assert(IGNORED);
-}
+/// Set where a set that the machine does not have is no failure.
+const MAY_LACK: &str = "LAPIDARY_CPU_ISA_MAY_LACK";
 
-/// Ops that multiply with quantised weights.
-#[test]
-fn products() {
-    for kind in ["linear", "experts", "router", "centroid_head"] {
-        suite::op(&CpuBackend, kind).assert(IGNORED);
+/// The sets that there are for this kind of processor, and whether one has its own kernels for
+/// products with packed weights alone: `Isa::run` gives all else to those of a set before it.
+#[cfg(target_arch = "x86_64")]
+const SETS: &[(&str, bool)] = &[
+    ("scalar", false),
+    ("avx2", false),
+    ("avxvnni", true),
+    ("avx512", false),
+    ("avx512vnni", true),
+    ("avx512bf16", true),
+    ("amx", true),
+];
+#[cfg(target_arch = "aarch64")]
+const SETS: &[(&str, bool)] =
+    &[("scalar", false), ("neon", false), ("dotprod", true), ("i8mm", true)];
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const SETS: &[(&str, bool)] = &[("scalar", false)];
+
+/// Ops that multiply with packed weights.
+const PRODUCTS: &[&str] = &["linear", "experts", "router", "centroid_head"];
+
+fn main() -> ExitCode {
+    match std::env::var(ISA) {
+        Ok(isa) => with_set(&isa),
+        Err(_) => with_each_set(),
     }
 }
 
-#[test]
-fn graphs() {
-    suite::graphs(&CpuBackend).assert(IGNORED);
-}
-
-#[test]
-fn properties_of_random_models() {
-    for (program, tokens) in suite::random_models() {
-        suite::exact_properties(&CpuBackend, program, &tokens).assert(IGNORED);
-    }
-}
-
-/// Names what runs this target's programs on a machine of another kind; cargo reads it, too.
-const EMULATOR: &str = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER";
-
-/// The instruction set is chosen by the environment, so each gets a process of its own.
-fn with_isa(isa: &str) {
-    let emulator = std::env::var(EMULATOR).ok().filter(|_| cfg!(target_arch = "aarch64"));
-    let run = |test: &str| {
-        let exe = std::env::current_exe().expect("a test has a file");
-        let mut words = emulator.iter().flat_map(|e| e.split_whitespace()).map(OsStr::new);
-        let mut command = Command::new(words.next().unwrap_or(exe.as_os_str()));
-        command.args(words);
-        if emulator.is_some() {
-            command.arg(&exe);
-        }
-        command.args(["--exact", test]).env("LAPIDARY_CPU_ISA", isa);
-        command.output().expect("the test's own file can be run")
+fn with_set(isa: &str) -> ExitCode {
+    let Some((name, products)) = SETS.iter().find(|(name, _)| *name == isa) else {
+        eprintln!("{ISA} is `{isa}`, which is none of {SETS:?}");
+        return ExitCode::FAILURE;
     };
-    let probe = run("isa_is_known");
-    if !probe.status.success() {
-        let told = String::from_utf8_lossy(&probe.stdout);
-        assert!(emulator.is_none(), "the emulated machine has no {isa}: {told}");
-        _ = writeln!(std::io::stderr(), "SKIPPED {isa}: this machine does not have it");
-        return;
-    }
-    let tests = match isa {
-        // These differ from NEON in products of bytes alone, and an emulator takes its time.
-        "dotprod" | "i8mm" if emulator.is_some() => {
-            ["products", "properties_of_random_models"].as_slice()
+    match CpuBackend.devices() {
+        Ok(devices) if devices.iter().all(|device| device.isa == isa) => {}
+        Err(_) if std::env::var_os(MAY_LACK).is_some() => {}
+        other => {
+            eprintln!("{ISA} is `{isa}`, but the backend has {other:?}");
+            return ExitCode::FAILURE;
         }
-        _ => &["ops", "graphs", "properties_of_random_models"],
-    };
-    for test in tests {
-        let output = run(test);
-        let told = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && told.contains("1 passed"), "{isa}: {told}");
     }
+    let suite = Suite::new(name, &CpuBackend, Class::EqualBits);
+    let suite = if *products { suite.with_ops(PRODUCTS).without_graphs() } else { suite };
+    #[cfg(feature = "checkpoints")]
+    let suite = suite.with_tests(|| {
+        use checkpoints::{Extent, On, tests};
+        tests(On { backend: &CpuBackend, class: Class::EqualBits, extent: Extent::Everything })
+    });
+    lapidary_conformance::run(vec![suite])
 }
 
-/// Fails in a process whose `LAPIDARY_CPU_ISA` names what the machine does not have.
-#[test]
-fn isa_is_known() {
-    let devices = CpuBackend.probe().expect("the instruction set is there");
-    assert_eq!(devices.len(), 1);
-    if let Ok(isa) = std::env::var("LAPIDARY_CPU_ISA") {
-        assert!(devices[0].name.contains(&isa), "{} runs {isa}", devices[0].name);
+/// Gives the command line to a process for each set; what it filters by name, they filter.
+fn with_each_set() -> ExitCode {
+    let wanted = harness::wanted();
+    let exe = std::env::current_exe().expect("a test has a file");
+    let mut code = ExitCode::SUCCESS;
+    for (isa, _) in SETS {
+        if !harness::is_wanted(wanted.as_deref(), &format!("{isa}/")) {
+            continue;
+        }
+        let mut command = Command::new(&exe);
+        command.args(std::env::args_os().skip(1)).env(ISA, isa).env(MAY_LACK, "1");
+        if !command.status().is_ok_and(|status| status.success()) {
+            code = ExitCode::FAILURE;
+        }
     }
-}
-
-#[test]
-fn scalar_instructions() {
-    with_isa("scalar");
-}
-
-#[cfg(target_arch = "x86_64")]
-#[test]
-fn avx2_instructions() {
-    with_isa("avx2");
-}
-
-#[cfg(target_arch = "x86_64")]
-#[test]
-fn avxvnni_instructions() {
-    with_isa("avxvnni");
-}
-
-#[cfg(target_arch = "x86_64")]
-#[test]
-fn avx512_instructions() {
-    with_isa("avx512");
-}
-
-#[cfg(target_arch = "x86_64")]
-#[test]
-fn avx512vnni_instructions() {
-    with_isa("avx512vnni");
-}
-
-#[cfg(target_arch = "x86_64")]
-#[test]
-fn avx512bf16_instructions() {
-    with_isa("avx512bf16");
-}
-
-#[cfg(target_arch = "x86_64")]
-#[test]
-fn amx_instructions() {
-    with_isa("amx");
-}
-
-#[cfg(target_arch = "aarch64")]
-#[test]
-fn neon_instructions() {
-    with_isa("neon");
-}
-
-#[cfg(target_arch = "aarch64")]
-#[test]
-fn dotprod_instructions() {
-    with_isa("dotprod");
-}
-
-#[cfg(target_arch = "aarch64")]
-#[test]
-fn i8mm_instructions() {
-    with_isa("i8mm");
+    code
 }

@@ -3,8 +3,11 @@
 use std::io::Write as _;
 use std::sync::Arc;
 
-use lapidary_backend::{Backend as _, Engine, Feed, LoadOptions, Outputs, Precision, Result};
+use lapidary_backend::{
+    Abilities, Backend as _, Call, Engine, LoadOptions, PageId, Precision, Result, Results, Ticket,
+};
 use lapidary_backend_wgpu::WgpuBackend;
+use lapidary_conformance::{limits, load};
 use lapidary_program::Program;
 use lapidary_runner::{CancelToken, Event, Request, Runner, SamplingParams};
 
@@ -29,17 +32,40 @@ impl Engine for Whole {
         self.0.describe()
     }
 
-    fn run(&mut self, method: &str, feeds: &[Feed<'_>], outputs: &mut Outputs) -> Result<()> {
-        self.0.run(method, feeds, outputs)
+    fn abilities(&self) -> Abilities {
+        Abilities { prefers_top_k: false, max_in_flight: 1, ..self.0.abilities() }
     }
 
-    fn trace(
-        &mut self,
-        method: &str,
-        feeds: &[Feed<'_>],
-        sink: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<()> {
-        self.0.trace(method, feeds, sink)
+    fn submit(&mut self, call: &Call<'_>) -> Result<Ticket> {
+        self.0.submit(call)
+    }
+
+    fn poll(&mut self, ticket: Ticket, results: &mut Results) -> Result<bool> {
+        self.0.poll(ticket, results)
+    }
+
+    fn release(&mut self, ticket: Ticket) {
+        self.0.release(ticket);
+    }
+
+    fn copy_pages(&mut self, group: usize, pairs: &[(PageId, PageId)]) -> Result<()> {
+        self.0.copy_pages(group, pairs)
+    }
+
+    fn page_bytes(&self, group: usize) -> usize {
+        self.0.page_bytes(group)
+    }
+
+    fn read_page(&mut self, group: usize, page: PageId, bytes: &mut Vec<u8>) -> Result<()> {
+        self.0.read_page(group, page, bytes)
+    }
+
+    fn write_page(&mut self, group: usize, page: PageId, bytes: &[u8]) -> Result<()> {
+        self.0.write_page(group, page, bytes)
+    }
+
+    fn trace(&mut self, call: &Call<'_>, sink: &mut dyn FnMut(usize, &[f32])) -> Result<()> {
+        self.0.trace(call, sink)
     }
 }
 
@@ -48,7 +74,7 @@ fn answer(runner: &mut Runner, params: &SamplingParams) -> Vec<u32> {
     let request = Request { max_new: N, ignore_eos: true, ..Request::new(tokens, params.clone()) };
     let mut ids = Vec::new();
     let told = |event: Event<'_>| {
-        if let Event::Token { id } = event {
+        if let Event::Token { id, .. } = event {
             ids.push(id);
         }
     };
@@ -60,26 +86,23 @@ fn answer(runner: &mut Runner, params: &SamplingParams) -> Vec<u32> {
 fn the_largest_logits_give_the_same_tokens() {
     let program = Arc::new(lapidary_pebble::open().unwrap());
     for backend in BACKENDS {
-        let device = match backend.probe() {
-            Ok(mut devices) => devices.remove(0),
-            Err(e) => {
-                _ = writeln!(std::io::stderr(), "SKIPPED: {e}");
-                continue;
-            }
-        };
+        if let Err(e) = backend.devices() {
+            _ = writeln!(std::io::stderr(), "SKIPPED: {e}");
+            continue;
+        }
         let options = LoadOptions {
             max_context: 128,
-            max_chunk: 32,
-            n_slots: 1,
+            n_sequences: 1,
+            limits: limits(32, 1),
             precision: Precision::Exact,
             methods: vec!["forward".to_string()],
             ..LoadOptions::default()
         };
-        let load = || backend.load(&program, &device, &options, &mut |_, _| {}).unwrap();
-        let engine = load();
-        assert!(engine.max_largest() >= 64);
-        let mut some = Runner::new(engine).unwrap();
-        let mut whole = Runner::new(Box::new(Whole(load()))).unwrap();
+        let engine = || load(backend, &program, &options).unwrap();
+        let first = engine();
+        assert!(first.abilities().max_top_k >= 64);
+        let mut some = Runner::new(first).unwrap();
+        let mut whole = Runner::new(Box::new(Whole(engine()))).unwrap();
         let drawn = |seed| SamplingParams {
             temperature: 0.9,
             top_k: 40,

@@ -5,8 +5,9 @@ use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use lapidary_backend::{Backend, LoadOptions, Precision};
+use lapidary_backend::{LoadOptions, Precision};
 use lapidary_backend_cpu::CpuBackend;
+use lapidary_conformance::{limits, load};
 use lapidary_gemma::OpenOptions;
 use lapidary_runner::{Rows, Runner};
 use serde_json::Value;
@@ -28,16 +29,15 @@ fn the_real_270m_has_the_logits_and_tokens_that_transformers_gives() {
     };
     let program = lapidary_gemma::open(Path::new(&model), &OpenOptions::default()).unwrap();
     let program = Arc::new(program);
-    let device = CpuBackend.probe().unwrap().remove(0);
     let options = LoadOptions {
         max_context: 768,
-        max_chunk: 256,
-        n_slots: 1,
+        n_sequences: 1,
+        limits: limits(256, 1),
         threads: None,
         precision: Precision::Exact,
         ..LoadOptions::default()
     };
-    let engine = CpuBackend.load(&program, &device, &options, &mut |_, _| {}).unwrap();
+    let engine = load(&CpuBackend, &program, &options).unwrap();
     let mut runner = Runner::with_parts(engine, None, None).unwrap();
     let ids = |v: &Value| -> Vec<u32> {
         v.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()

@@ -4,12 +4,14 @@ use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use lapidary_backend::{Backend, LoadOptions, Precision};
+use lapidary_backend::{LoadOptions, Precision};
 use lapidary_backend_cpu::CpuBackend;
+use lapidary_conformance::{limits, load};
 use lapidary_gemma::{OpenOptions, recipes};
+use lapidary_measure::divergence;
 use lapidary_program::Program;
 use lapidary_quantise::{dequantise, quantise};
-use lapidary_runner::{Runner, divergence};
+use lapidary_runner::Runner;
 use serde_json::Value;
 
 /// Tokens of many kinds of text: three windows of 128.
@@ -20,17 +22,16 @@ fn tokens() -> Vec<u32> {
     longest.unwrap().iter().take(384).map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
-fn load(program: Program) -> Runner {
-    let device = CpuBackend.probe().unwrap().remove(0);
+fn runner(program: Program) -> Runner {
     let options = LoadOptions {
         max_context: 128,
-        max_chunk: 128,
-        n_slots: 1,
+        n_sequences: 1,
+        limits: limits(128, 1),
         // The codes are judged here, not how activations are rounded.
         precision: Precision::Exact,
         ..LoadOptions::default()
     };
-    let engine = CpuBackend.load(&Arc::new(program), &device, &options, &mut |_, _| {}).unwrap();
+    let engine = load(&CpuBackend, &Arc::new(program), &options).unwrap();
     Runner::with_parts(engine, None, None).unwrap()
 }
 
@@ -49,7 +50,7 @@ fn half_quadratic_codes_diverge_less_than_those_by_range() {
     let numbers = dequantise(&program).unwrap();
     let under = |name: &str| {
         let recipe = recipes::built_in(name, &numbers).unwrap();
-        load(quantise(&numbers, &recipe).unwrap())
+        runner(quantise(&numbers, &recipe).unwrap())
     };
     let mut reference = under("bf16");
     let mut models = ["int4", "int4-minmax"].map(under);

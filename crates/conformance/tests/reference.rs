@@ -1,24 +1,20 @@
-//! The reference against formulas in `f64`, and its properties.
+//! The reference against formulas in `f64`, its properties, and tiny checkpoints against transformers.
 
-use lapidary_conformance::suite;
+#[cfg(feature = "checkpoints")]
+mod checkpoints;
+
+use std::process::ExitCode;
+
+use lapidary_conformance::{Class, Suite};
 use lapidary_reference::ReferenceBackend;
 
-/// Prefixes of cases that the reference may fail.
-const IGNORED: &[&str] = &[];
-
-#[test]
-fn ops() {
-    suite::ops(&ReferenceBackend).assert(IGNORED);
-}
-
-#[test]
-fn graphs() {
-    suite::graphs(&ReferenceBackend).assert(IGNORED);
-}
-
-#[test]
-fn properties_of_random_models() {
-    for (program, tokens) in suite::random_models() {
-        suite::properties(&ReferenceBackend, program, &tokens).assert(IGNORED);
-    }
+fn main() -> ExitCode {
+    let suite = Suite::new("reference", &ReferenceBackend, Class::OneOrder);
+    #[cfg(feature = "checkpoints")]
+    let suite = suite.with_tests(|| {
+        use checkpoints::{Extent, On, tests};
+        let extent = Extent::Everything;
+        tests(On { backend: &ReferenceBackend, class: Class::OneOrder, extent })
+    });
+    lapidary_conformance::run(vec![suite])
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lapidary_backend::{Backend, LoadOptions, Precision};
+use lapidary_conformance::{limits, load};
 use lapidary_gemma::OpenOptions;
 use lapidary_program::{FileBytes, Program, lap};
 use lapidary_runner::{CancelToken, Event, Request, Rows, Runner, SamplingParams};
@@ -24,18 +25,17 @@ fn program(family: &str) -> Arc<Program> {
     Arc::new(lapidary_gemma::open(&folder, &OpenOptions::default()).unwrap())
 }
 
-fn runner(backend: &dyn Backend, program: &Arc<Program>, chunk: u32, n_slots: u32) -> Runner {
+fn runner(backend: &dyn Backend, program: &Arc<Program>, chunk: u32, n_sequences: u32) -> Runner {
     let options = LoadOptions {
         max_context: 160,
-        max_chunk: chunk,
-        n_slots,
+        n_sequences,
+        limits: limits(chunk as usize, n_sequences),
         threads: None,
         // Backends are compared with each other here.
         precision: Precision::Exact,
         ..LoadOptions::default()
     };
-    let device = backend.probe().unwrap().remove(0);
-    let engine = backend.load(program, &device, &options, &mut |_, _| {}).unwrap();
+    let engine = load(backend, program, &options).unwrap();
     Runner::new(engine).unwrap()
 }
 
@@ -58,7 +58,7 @@ fn sampled(tokens: Vec<u32>, seed: u64, max_new: usize) -> Request {
 fn generate(runner: &mut Runner, request: Request) -> Vec<u32> {
     let mut ids = Vec::new();
     let finish = runner.generate(request, &CancelToken::new(), |event| {
-        if let Event::Token { id } = event {
+        if let Event::Token { id, .. } = event {
             ids.push(id);
         }
     });
@@ -135,7 +135,7 @@ fn the_same_seed_gives_the_same_tokens_in_any_batch() {
             let mut together = vec![Vec::new(); ids.len()];
             while shared.n_generations() > 0 {
                 shared.step(&mut |id, event| {
-                    if let Event::Token { id: token } = event {
+                    if let Event::Token { id: token, .. } = event {
                         together[ids.iter().position(|i| *i == id).unwrap()].push(token);
                     }
                 });
@@ -159,7 +159,7 @@ fn turns_reuse_what_they_can_and_answer_as_a_fresh_run_does() {
                 let mut reused = 0;
                 let mut answer = Vec::new();
                 kept.generate(request, &CancelToken::new(), |event| match event {
-                    Event::Token { id } => answer.push(id),
+                    Event::Token { id, .. } => answer.push(id),
                     Event::Finished(f) => reused = f.stats.reused_tokens,
                     _ => {}
                 })

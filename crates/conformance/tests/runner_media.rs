@@ -1,5 +1,5 @@
-//! The runner over real engines with pictures and sounds in the prompt: chunks, turns and slots
-//! change nothing, and one picture is never taken for another.
+//! The runner over real engines with images and audio clips in the prompt: chunks, turns and slots
+//! change nothing, and one image is never taken for another.
 
 mod backends;
 
@@ -7,12 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lapidary_backend::{Backend, LoadOptions, Precision};
+use lapidary_conformance::{limits, load};
 use lapidary_gemma::OpenOptions;
 use lapidary_program::{ImageSpec, Program, input, method};
-use lapidary_runner::{
-    CancelToken, Error, Event, Finish, Prompt, Request, Rows, Runner, SamplingParams, SoftInput,
-    SoftRun,
-};
+use lapidary_runner::{CancelToken, Error, Event, Finish, Request, Rows, Runner, SamplingParams};
+use lapidary_text::{Prompt, SoftInput, SoftRun};
 
 /// With image blocks in both directions on all layers, on some, and on none.
 const MODELS: &[&str] = &["gemma3_mm", "gemma4_mm_large", "gemma4_mm_e", "gemma4_unified"];
@@ -22,17 +21,21 @@ fn open(family: &str) -> Arc<Program> {
     Arc::new(lapidary_gemma::open(&folder, &OpenOptions::default()).unwrap())
 }
 
-fn runner(backend: &dyn Backend, program: &Arc<Program>, max_chunk: u32, n_slots: u32) -> Runner {
+fn runner(
+    backend: &dyn Backend,
+    program: &Arc<Program>,
+    max_chunk: u32,
+    n_sequences: u32,
+) -> Runner {
     let options = LoadOptions {
         max_context: 128,
-        max_chunk,
-        n_slots,
+        n_sequences,
+        limits: limits(max_chunk as usize, n_sequences),
         threads: Some(2),
         precision: Precision::Exact,
         ..LoadOptions::default()
     };
-    let device = backend.probe().unwrap().remove(0);
-    let engine = backend.load(program, &device, &options, &mut |_, _| {}).unwrap();
+    let engine = load(backend, program, &options).unwrap();
     Runner::with_parts(engine, None, None).unwrap()
 }
 
@@ -42,8 +45,8 @@ fn numbers(n: usize, seed: u32) -> Vec<f32> {
     (0..n as u32).map(|i| (mix(mix(i)) >> 8) as f32 / (1 << 23) as f32 - 1.0).collect()
 }
 
-/// A picture of `width × height` soft tokens.
-fn picture(spec: &ImageSpec, (width, height): (u32, u32), seed: u32) -> SoftInput {
+/// An image of `width × height` soft tokens.
+fn image(spec: &ImageSpec, (width, height): (u32, u32), seed: u32) -> SoftInput {
     let (mut x, mut y) = (vec![], vec![]);
     for cell in 0..width * height {
         for patch in 0..spec.patches_per_soft() {
@@ -63,13 +66,13 @@ fn picture(spec: &ImageSpec, (width, height): (u32, u32), seed: u32) -> SoftInpu
     }
 }
 
-/// Text, a picture of four soft tokens, text, a picture of four, text.
+/// Text, an image of four soft tokens, text, an image of four, text.
 fn prompt(program: &Program, first: u32, second: u32) -> Prompt {
     let spec = program.metadata().media.image.as_ref().unwrap();
     let mut tokens: Vec<u32> = vec![2, 11, 12];
     let mut soft = Vec::new();
     for (seed, after) in [(first, [13, 14]), (second, [15, 16])] {
-        let input = Arc::new(picture(spec, (2, 2), seed));
+        let input = Arc::new(image(spec, (2, 2), seed));
         soft.push(SoftRun { start: tokens.len(), input: input.clone() });
         tokens.extend(std::iter::repeat_n(0, input.n_soft));
         tokens.extend(after);
@@ -89,7 +92,7 @@ fn answer(runner: &mut Runner, prompt: Prompt, n: usize) -> (Vec<u32>, Finish) {
     let request =
         Request { max_new: n, ignore_eos: true, ..Request::new(prompt, SamplingParams::greedy()) };
     let finish = runner.generate(request, &CancelToken::new(), |event| {
-        if let Event::Token { id } = event {
+        if let Event::Token { id, .. } = event {
             answer.push(id);
         }
     });
@@ -120,7 +123,7 @@ fn chunks_change_nothing_and_never_split_a_block() {
 }
 
 #[test]
-fn every_picture_counts() {
+fn every_image_counts() {
     each(|what, backend, program| {
         let mut runner = runner(backend, program, 64, 1);
         let vocab = program.metadata().vocab_size as usize;
@@ -129,13 +132,13 @@ fn every_picture_counts() {
         for other in [prompt(program, 3, 2), prompt(program, 1, 3)] {
             let changed = last(logits(&mut runner, &other, None));
             let most = seen.iter().zip(&changed).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            assert!(most > 1e-3, "{what}: another picture changes nothing");
+            assert!(most > 1e-3, "{what}: another image changes nothing");
         }
     });
 }
 
 #[test]
-fn turns_reuse_the_same_picture_and_no_other() {
+fn turns_reuse_the_same_image_and_no_other() {
     each(|what, backend, program| {
         let fresh = |prompt: Prompt| answer(&mut runner(backend, program, 64, 1), prompt, 6).0;
         let mut runner = runner(backend, program, 64, 1);
@@ -149,18 +152,18 @@ fn turns_reuse_the_same_picture_and_no_other() {
         let (next, finish) = answer(&mut runner, longer.clone(), 6);
         assert_eq!(next, fresh(longer.clone()), "{what}: the next turn");
         assert!(finish.stats.reused_tokens >= first.tokens.len(), "{what}");
-        assert_eq!(finish.stats.encode_s, 0.0, "{what}: pictures were encoded again");
+        assert_eq!(finish.stats.encode_s, 0.0, "{what}: images were encoded again");
 
         let mut swapped = longer;
         swapped.soft = prompt(program, 2, 1).soft;
         let (other, finish) = answer(&mut runner, swapped.clone(), 6);
-        assert_eq!(other, fresh(swapped.clone()), "{what}: other pictures");
+        assert_eq!(other, fresh(swapped.clone()), "{what}: other images");
         assert!(finish.stats.reused_tokens <= swapped.soft[0].start, "{what}");
     });
 }
 
 #[test]
-fn slots_do_not_mix_pictures() {
+fn slots_do_not_mix_images() {
     each(|what, backend, program| {
         let prompts = [prompt(program, 1, 2), prompt(program, 3, 4), prompt(program, 5, 1)];
         let alone: Vec<Vec<u32>> = prompts
@@ -180,7 +183,7 @@ fn slots_do_not_mix_pictures() {
         let mut together = vec![Vec::new(); prompts.len()];
         let mut failed = None;
         while runner.step(&mut |id, event| match event {
-            Event::Token { id: token } => {
+            Event::Token { id: token, .. } => {
                 together[ids.iter().position(|i| *i == id).unwrap()].push(token);
             }
             Event::Failed(e) => failed = Some(e.to_string()),
@@ -207,8 +210,8 @@ fn what_cannot_be_shown_is_refused() {
     assert_eq!(refused.to_string(), "this model takes text only, not image");
 
     let media = &open("gemma4_mm_large").metadata().media.clone();
-    let sound =
-        SoftInput { method: method::AUDIO, ..picture(media.image.as_ref().unwrap(), (1, 1), 1) };
-    let refused = lapidary_runner::Medium::audio(media, sound).unwrap_err();
+    let audio =
+        SoftInput { method: method::AUDIO, ..image(media.image.as_ref().unwrap(), (1, 1), 1) };
+    let refused = lapidary_text::Medium::audio(media, audio).unwrap_err();
     assert_eq!(refused.to_string(), "this model takes text, image and video, not audio");
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use lapidary_gemma::OpenOptions;
-use lapidary_runner::{Tokenizer, load_tokenizer};
+use lapidary_text::{Tokenizer, load_tokenizer};
 use serde_json::Value;
 
 fn fixture() -> Value {

@@ -1,6 +1,7 @@
 //! Where two engines part ways.
 
-use lapidary_runner::{Prompt, Rows, Runner};
+use lapidary::runner::Rows;
+use lapidary::{Engine, Prompt};
 use serde::Serialize;
 
 use crate::ask::Answer;
@@ -29,7 +30,7 @@ pub struct Side {
 
 /// Compares the answers of two engines to the same prompt.
 pub fn compare(
-    runners: [&mut Runner; 2],
+    engines: [&Engine; 2],
     prompt: &Prompt,
     answers: [&Answer; 2],
 ) -> Result<Option<Difference>> {
@@ -41,7 +42,7 @@ pub fn compare(
     }
     let mut fed = prompt.tokens.clone();
     fed.extend(&a[..same]);
-    let [first, second] = runners;
+    let [first, second] = engines;
     let sides = [
         side(first, (&fed, prompt), next[0], next[1])?,
         side(second, (&fed, prompt), next[1], next[0])?,
@@ -50,20 +51,26 @@ pub fn compare(
 }
 
 fn side(
-    runner: &mut Runner,
+    engine: &Engine,
     (fed, prompt): (&[u32], &Prompt),
     own: Option<u32>,
     other: Option<u32>,
 ) -> Result<Side> {
-    let text = match (own, runner.tokenizer()) {
+    let text = match (own, engine.model().tokenizer()) {
         (Some(id), Ok(tokenizer)) => tokenizer.token(id).unwrap_or_default().to_string(),
         _ => String::new(),
     };
     let mut margin = None;
     if let (Some(own), Some(other)) = (own, other) {
-        runner.logits_with(fed, &prompt.soft, Rows::Last, None, &mut |_, row| {
-            margin = row.get(own as usize).zip(row.get(other as usize)).map(|(a, b)| a - b);
+        let (fed, soft) = (fed.to_vec(), prompt.soft.clone());
+        let found = engine.with_runner(move |runner| {
+            let mut margin = None;
+            runner.logits_with(&fed, &soft, Rows::Last, None, &mut |_, row| {
+                margin = row.get(own as usize).zip(row.get(other as usize)).map(|(a, b)| a - b);
+            })?;
+            Ok::<_, lapidary::runner::Error>(margin)
         })?;
+        margin = found.map_err(lapidary::Error::from)?;
     }
     Ok(Side { token: own, text, margin })
 }

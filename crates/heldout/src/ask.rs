@@ -1,17 +1,14 @@
 //! Asks a model.
 
-use lapidary_media::{Limits, Picture, patches};
-use lapidary_program::Modality;
-use lapidary_runner::{
-    CancelToken, ChatInput, Event, FinishReason, Medium, Prompt, Request, Runner, SamplingParams,
-    SoftInput, Stats,
+use lapidary::{
+    Answer as Coming, Engine, Event, FinishReason, Media, Message, Prompt, Request, Sampling, Stats,
 };
 
 use crate::error::{Error, Result};
 use crate::item::Item;
 
-/// Where pictures come from: the encoded file of a name.
-pub type Pictures<'a> = dyn Fn(&str) -> std::io::Result<Vec<u8>> + 'a;
+/// Where images come from: the encoded file of a name.
+pub type Images<'a> = dyn Fn(&str) -> std::io::Result<Vec<u8>> + 'a;
 
 /// What a model answered.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,55 +23,45 @@ pub struct Answer {
     pub stats: Stats,
 }
 
-/// An item as the runner takes it.
-pub fn prompt(runner: &Runner, item: &Item, pictures: &Pictures<'_>) -> Result<Prompt> {
-    let mut media = Vec::new();
-    if let Some(name) = &item.image {
-        let bytes = pictures(name).map_err(|source| Error::Picture {
-            item: item.id.clone(),
-            name: name.clone(),
-            source,
-        })?;
-        media.push(picture(runner, &bytes)?);
-    }
-    let input = ChatInput { messages: &item.messages, tools: &item.tools, ..ChatInput::default() };
-    Ok(runner.chat_prompt(&input, &media)?)
+/// An item as the engine takes it.
+pub fn prompt(engine: &Engine, item: &Item, images: &Images<'_>) -> Result<Prompt> {
+    let read = |name: &str| {
+        let failed = |source| Error::Image { item: item.id.clone(), name: name.into(), source };
+        images(name).map_err(failed)
+    };
+    // Read even if no message shows it: an item that names a file without one is wrong.
+    let image = item.image.as_deref().map(read).transpose()?.unwrap_or_default();
+    let mut shown = |_: &lapidary::text::Part| -> Result<Media> { Ok(Media::image(image.clone())) };
+    let messages = item.messages.iter().cloned();
+    let messages = messages.map(|m| Message::of_text(m, &mut shown)).collect::<Result<_>>()?;
+    Ok(Request::chat(messages).tools(item.tools.clone()).prompt(engine.model())?)
 }
 
 /// The greedy answer to a prompt, of at most `max_new` tokens; `on_text` sees it grow.
 pub fn answer(
-    runner: &mut Runner,
+    engine: &Engine,
     prompt: Prompt,
     max_new: usize,
-    cancel: &CancelToken,
     on_text: &mut dyn FnMut(&str),
 ) -> Result<Answer> {
-    let request =
-        Request { max_new, keep_special: true, ..Request::new(prompt, SamplingParams::greedy()) };
-    let (mut tokens, mut said) = (Vec::new(), String::new());
-    let finish = runner.generate(request, cancel, |event| match event {
-        Event::Token { id } => tokens.push(id),
-        Event::Text { text } => {
-            said.push_str(text);
-            on_text(text);
-        }
-        _ => {}
-    })?;
-    if finish.reason == FinishReason::Cancelled {
-        return Err(lapidary_runner::Error::Cancelled.into());
-    }
-    tokens.extend(finish.stop_id);
-    Ok(Answer { tokens, text: said, reason: finish.reason, stats: finish.stats })
+    let request = Request::of_prompt(prompt)
+        .sampling(Sampling::greedy())
+        .max_tokens(max_new)
+        .keep_special()
+        .tokens();
+    read(engine.answer(request)?, on_text)
 }
 
-fn picture(runner: &Runner, bytes: &[u8]) -> Result<Medium> {
-    let known = &runner.metadata().media;
-    let Some(spec) = &known.image else {
-        let (given, supported) = (Modality::Image, known.modalities());
-        return Err(lapidary_runner::Error::Modality { given, supported }.into());
-    };
-    let p = patches(&Picture::decode(bytes, &Limits::default())?, spec, None)?;
-    let hash = p.hash().0;
-    let input = SoftInput::picture(p.data, [p.index, p.x, p.y], p.n_soft, hash);
-    Ok(Medium::image(known, input, vec![])?)
+fn read(mut coming: Coming, on_text: &mut dyn FnMut(&str)) -> Result<Answer> {
+    for event in &mut coming {
+        if let Event::Text(text) = event? {
+            on_text(&text);
+        }
+    }
+    let reply = coming.reply()?;
+    let finish =
+        reply.finish.ok_or(lapidary::runner::Error::Cancelled).map_err(lapidary::Error::from)?;
+    let mut tokens = reply.tokens;
+    tokens.extend(finish.stop_id);
+    Ok(Answer { tokens, text: reply.text, reason: finish.reason, stats: finish.stats })
 }

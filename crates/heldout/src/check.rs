@@ -1,8 +1,12 @@
 //! Whether an answer is right. The rules are those of `pebble/checks.py`, which scored the training.
 
-use lapidary_gemma::tool_calls;
+use lapidary::text::Answer;
+use lapidary_gemma::answer_format;
 
 use crate::item::Check;
+
+/// Whose calls the sets expect.
+const ARCHITECTURE: &str = "gemma4";
 
 /// Whether a reply, special tokens spelled out and its end left out, is right.
 pub fn passes(check: &Check, reply: &str) -> bool {
@@ -16,10 +20,15 @@ pub fn passes(check: &Check, reply: &str) -> bool {
             words.iter().all(|word| said.split(' ').any(|w| w == word))
         }
         Check::Number { number } => last_number(reply) == Some(*number),
-        Check::ToolCall { name, arguments } => match tool_calls(reply).as_deref() {
-            Some([call]) => call.name == *name && call.arguments == *arguments,
-            _ => false,
-        },
+        Check::ToolCall { name, arguments } => {
+            let Some(format) = answer_format(ARCHITECTURE) else { return false };
+            let answer = Answer::read(reply, &format);
+            let alone = answer.text.trim().is_empty() && answer.thinking.is_empty();
+            match answer.calls.as_slice() {
+                [call] => alone && call.name == *name && call.arguments == *arguments,
+                _ => false,
+            }
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 use std::path::PathBuf;
 
+use lapidary::ErrorCode;
+
 /// What can go wrong with held-out sets.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -23,24 +25,32 @@ pub enum Error {
         #[source]
         source: serde_json::Error,
     },
-    /// A picture can't be read.
-    #[error("{item}: can't read the picture {name}")]
-    Picture {
+    /// An image can't be read.
+    #[error("{item}: can't read the image {name}")]
+    Image {
         /// The item's id.
         item: String,
-        /// The picture, as the item names it.
+        /// The image, as the item names it.
         name: String,
         /// The system's words.
         #[source]
         source: std::io::Error,
     },
-    /// A picture is not one.
-    #[error(transparent)]
-    Media(#[from] lapidary_media::Error),
     /// The model can't be asked.
     #[error(transparent)]
-    Runner(#[from] lapidary_runner::Error),
+    Engine(#[from] lapidary::Error),
 }
 
 /// What this room's functions return.
 pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// Its code in the library's table, if nothing that caused it says more.
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Error::Line { .. } => Some(ErrorCode::InvalidArgument),
+            Error::Engine(e) => Some(e.code()),
+            Error::Io { .. } | Error::Image { .. } => None,
+        }
+    }
+}

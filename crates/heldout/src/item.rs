@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use lapidary_runner::Message;
+use lapidary::text::Message;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -20,7 +20,7 @@ pub struct Item {
     /// Tools that the model may call, as OpenAI writes them.
     #[serde(default)]
     pub tools: Vec<Value>,
-    /// The picture that the conversation shows.
+    /// The image that the conversation shows.
     #[serde(default)]
     pub image: Option<String>,
     /// What a right answer is, if it can be told.

@@ -1,9 +1,9 @@
 //! Held-out questions: asks a model, scores what it answers, and compares what backends answer.
 //!
 //! A set is a file of JSON objects, one per line: a conversation up to the model's turn, perhaps
-//! tools and a picture, and what a right answer is. Answers are greedy, so that they are facts about
+//! tools and an image, and what a right answer is. Answers are greedy, so that they are facts about
 //! weights and backends and not about luck.
-//! This room knows the runner, how the family writes tool calls, and how pictures become patches.
+//! This room knows the library, and how the family writes tool calls.
 //! It knows no backend: engines are made by whoever calls it.
 
 mod agree;
@@ -14,7 +14,7 @@ mod item;
 mod score;
 
 pub use agree::{Difference, Side, compare};
-pub use ask::{Answer, Pictures, answer, prompt};
+pub use ask::{Answer, Images, answer, prompt};
 pub use check::passes;
 pub use error::{Error, Result};
 pub use item::{Check, Item, parse, read};

@@ -7,22 +7,15 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use lapidary_backend::{LoadOptions, Precision};
-use lapidary_program::{AttentionSpec, GraphBuilder, Op, input};
+use lapidary_program::{AttentionSpec, GraphBuilder, Op};
 
 use crate::case::{Call, Case, Data};
-use crate::lab::{Lab, OP, Y, indices, rows};
+use crate::lab::{Lab, OP, Y, rows};
+use crate::paging::{Place, limits};
 use crate::tolerance::SUMS;
 
 /// A method that reads the cache and writes nothing, as `draft` does.
 const ASK: &str = "ask";
-
-/// One token of a call.
-#[derive(Clone, Copy)]
-pub(crate) struct Token {
-    pub slot: i32,
-    pub position: i32,
-    pub horizon: i32,
-}
 
 /// A cache, a reader, and calls.
 pub(crate) struct Scenario {
@@ -32,14 +25,14 @@ pub(crate) struct Scenario {
     pub kept: Option<u32>,
     pub options: LoadOptions,
     /// Tokens of each call, and whether they write.
-    pub calls: Vec<(bool, Vec<Token>)>,
+    pub calls: Vec<(bool, Vec<Place>)>,
     /// Size of the queries.
     pub sharpness: f32,
 }
 
 pub(crate) fn cases() -> Vec<Case> {
     let scenarios =
-        [heads(), windows(), long(), bidirectional(), slots(), asking(), rewinding(), sharp()];
+        [heads(), windows(), long(), bidirectional(), sequences(), asking(), rewinding(), sharp()];
     scenarios.into_iter().flatten().chain(many::scenarios()).map(case).collect()
 }
 
@@ -56,7 +49,7 @@ fn heads() -> Vec<Scenario> {
     all
 }
 
-/// Rings that wrap several times, in chunks of changing length.
+/// Windows that move on by several times their size, in chunks of changing length.
 fn windows() -> Vec<Scenario> {
     let mut all = Vec::new();
     for (window, kept) in
@@ -78,7 +71,7 @@ fn windows() -> Vec<Scenario> {
                 calls,
             );
             s.kept = Some(kept);
-            s.options.max_chunk = max_chunk as u32;
+            s.options.limits = limits(max_chunk as usize, 3);
             s.options.max_context = end as u32;
             all.push(s);
         }
@@ -96,7 +89,7 @@ fn long() -> Vec<Scenario> {
             let name = format!("{n_heads}/{n_kv_heads} heads over 900 keys, window {window:?}");
             let mut s = scenario(name, spec(n_heads, n_kv_heads, 8, window), calls);
             s.kept = kept;
-            s.options.max_chunk = 129;
+            s.options.limits = limits(129, 3);
             s.options.max_context = 1000;
             all.push(s);
         }
@@ -125,14 +118,14 @@ fn bidirectional() -> Vec<Scenario> {
 }
 
 /// Several conversations in one call.
-fn slots() -> Vec<Scenario> {
+fn sequences() -> Vec<Scenario> {
     let mut all = Vec::new();
     for window in [None, Some(3)] {
-        let interleaved = (0..8).map(|i| token(i % 2, i / 2)).collect();
+        let interleaved = (0..8).map(|i| token(i / 4, i % 4)).collect();
         let batch = vec![token(1, 4), token(2, 0), token(0, 4)];
         let together = (0..5).map(|i| token(2, i + 1)).chain([token(1, 5), token(0, 5)]).collect();
         let calls = vec![(true, interleaved), (true, batch), (true, together)];
-        all.push(scenario(format!("slots, window {window:?}"), spec(4, 2, 16, window), calls));
+        all.push(scenario(format!("sequences, window {window:?}"), spec(4, 2, 16, window), calls));
     }
     all
 }
@@ -141,7 +134,7 @@ fn slots() -> Vec<Scenario> {
 fn asking() -> Vec<Scenario> {
     let mut all = Vec::new();
     for window in [None, Some(1), Some(5), Some(40)] {
-        let ask = |slot, position| (false, vec![token(slot, position)]);
+        let ask = |sequence, position| (false, vec![token(sequence, position)]);
         let several = (false, vec![token(0, 30), token(1, 7), token(0, 30), token(0, 29)]);
         let calls = vec![
             prefill(0, 0..30),
@@ -192,18 +185,26 @@ pub(crate) fn spec(
     window: Option<u32>,
 ) -> AttentionSpec {
     let scale = 1.0 / (head_dim as f32).sqrt();
-    AttentionSpec { n_heads, n_kv_heads, head_dim, scale, window, bidirectional: false }
+    AttentionSpec {
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        scale,
+        window,
+        bidirectional: false,
+        own_key: true,
+    }
 }
 
 pub(crate) fn scenario(
     name: String,
     spec: AttentionSpec,
-    calls: Vec<(bool, Vec<Token>)>,
+    calls: Vec<(bool, Vec<Place>)>,
 ) -> Scenario {
     let options = LoadOptions {
         max_context: 64,
-        max_chunk: 40,
-        n_slots: 3,
+        n_sequences: 3,
+        limits: limits(40, 3),
         threads: Some(2),
         precision: Precision::Exact,
         ..LoadOptions::default()
@@ -211,12 +212,12 @@ pub(crate) fn scenario(
     Scenario { name, spec, kept: spec.window, options, calls, sharpness: 1.0 }
 }
 
-pub(crate) fn prefill(slot: i32, positions: Range<i32>) -> (bool, Vec<Token>) {
-    (true, positions.map(|p| token(slot, p)).collect())
+pub(crate) fn prefill(sequence: i32, positions: Range<i32>) -> (bool, Vec<Place>) {
+    (true, positions.map(|p| token(sequence, p)).collect())
 }
 
-fn token(slot: i32, position: i32) -> Token {
-    Token { slot, position, horizon: position }
+fn token(sequence: i32, position: i32) -> Place {
+    Place::new(sequence, position)
 }
 
 pub(crate) fn case(s: Scenario) -> Case {
@@ -245,22 +246,17 @@ pub(crate) fn case(s: Scenario) -> Case {
             let v = lab.random.normals(tokens.len() * kv_heads * head_dim, 1.0);
             let rows = k.chunks(kv_heads * head_dim).zip(v.chunks(kv_heads * head_dim));
             for (token, (k, v)) in tokens.iter().zip(rows) {
-                cache.insert((token.slot, token.position), [k.to_vec(), v.to_vec()]);
+                cache.insert((token.sequence, token.position), [k.to_vec(), v.to_vec()]);
             }
             feeds.extend([("k", Data::F32(k)), ("v", Data::F32(v))]);
         }
         let expected = tokens.iter().zip(q.chunks(heads * head_dim));
         let expected =
             expected.flat_map(|(token, q)| attend(&s.spec, &cache, *token, q, *writes)).collect();
-        let list = |f: fn(&Token) -> i32| Data::I32(tokens.iter().map(f).collect());
         feeds.push(("q", Data::F32(q)));
-        feeds.push((input::SLOTS, list(|t| t.slot)));
-        feeds.push((input::POSITIONS, list(|t| t.position)));
-        if s.spec.bidirectional {
-            feeds.push((input::HORIZONS, list(|t| t.horizon)));
-        }
         let method = if *writes { OP } else { ASK };
-        calls.push(Call { method, feeds, expected: vec![(Y, expected)] });
+        let places = tokens.clone();
+        calls.push(Call { method, feeds, places, expected: vec![(Y, expected)] });
     }
     Case {
         name: s.name,
@@ -290,17 +286,13 @@ fn build(
     let q = graph.input("q", rows(channels(spec.n_heads)));
     let kv =
         writes.then(|| ["k", "v"].map(|name| graph.input(name, rows(channels(spec.n_kv_heads)))));
-    let slots = graph.input(input::SLOTS, indices());
-    let positions = graph.input(input::POSITIONS, indices());
-    let mut inputs = vec![q, slots, positions];
-    if spec.bidirectional {
-        inputs.push(graph.input(input::HORIZONS, indices()));
-    }
     let state = || "kv".to_string();
     if let Some([k, v]) = kv {
-        graph.node("write", Op::KvWrite { state: state() }, &[k, v, slots, positions])?;
+        graph.node("write", Op::KvWrite { state: state() }, &[k, v])?;
     }
-    let y = graph.node("attention", Op::Attention { state: state(), spec: *spec }, &inputs)?;
+    let spec =
+        AttentionSpec { own_key: writes, bidirectional: writes && spec.bidirectional, ..*spec };
+    let y = graph.node("attention", Op::Attention { state: state(), spec }, &[q])?;
     graph.output(Y, y);
     Ok(())
 }
@@ -309,7 +301,7 @@ fn build(
 fn attend(
     spec: &AttentionSpec,
     cache: &HashMap<(i32, i32), [Vec<f32>; 2]>,
-    token: Token,
+    token: Place,
     q: &[f32],
     own_key: bool,
 ) -> Vec<f64> {
@@ -326,7 +318,7 @@ fn attend(
     };
     let last = p.max(token.horizon);
     let keys: Vec<&[Vec<f32>; 2]> =
-        (0..=last).filter(|k| sees(*k)).map(|k| &cache[&(token.slot, k)]).collect();
+        (0..=last).filter(|k| sees(*k)).map(|k| &cache[&(token.sequence, k)]).collect();
     let mut out = Vec::new();
     for (h, q) in q.chunks(head_dim).enumerate() {
         let at = h / per_kv * head_dim;

@@ -1,10 +1,10 @@
-use lapidary_program::{AxialRopeSpec, Op, Sym, ValueType};
+use lapidary_program::{AxialRopeSpec, Op, Sym, ValueType, input};
 
 use crate::case::{Call, Case, Data, options};
 use crate::lab::Lab;
 use crate::tolerance::ELEMENTWISE;
 
-/// Columns and rows that a picture may have.
+/// Columns and rows that an image may have.
 const SIDE: usize = 10_240;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -44,13 +44,13 @@ fn case(p: usize, heads: usize, spec: AxialRopeSpec) -> Case {
     let index = ValueType::indices(Sym::Patches);
     let inputs = [
         ("x", ValueType::rows(Sym::Patches, c as u64)),
-        ("columns", index.clone()),
-        ("rows_of_picture", index),
+        (input::PATCH_X, index.clone()),
+        (input::PATCH_Y, index),
     ];
     let feeds = vec![
         ("x", Data::F32(x)),
-        ("columns", Data::I32(columns)),
-        ("rows_of_picture", Data::I32(rows)),
+        (input::PATCH_X, Data::I32(columns)),
+        (input::PATCH_Y, Data::I32(rows)),
     ];
     Case {
         name: format!("{p}×{heads} heads of {head_dim}, theta {}", spec.theta),

@@ -34,7 +34,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// One behind the other, and again: borders are zeros whatever was there before.
+/// One after the other, and again: borders are zeros whatever was there before.
 fn two() -> Case {
     let mut lab = Lab::new(2);
     let [first, second] =

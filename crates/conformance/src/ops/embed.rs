@@ -1,4 +1,4 @@
-use lapidary_program::{DType, Encoding, Op, input};
+use lapidary_program::{DType, Encoding, Op, Sym, ValueType, input};
 
 use crate::case::{Call, Case, Data, options};
 use crate::lab::{Lab, encodings, indices};
@@ -53,10 +53,13 @@ fn case(
     let mut inputs = vec![(input::TOKENS, indices())];
     let mut feeds = vec![(input::TOKENS, Data::I32(ids))];
     if soft_id.is_some() {
-        // Not `soft_index`: there are no soft rows here that it could point to.
-        inputs.push(("where", indices()));
-        feeds.push(("where", Data::I32(soft_index)));
+        inputs.push((input::SOFT_INDEX, indices()));
+        feeds.push((input::SOFT_INDEX, Data::I32(soft_index)));
+        feeds.push((input::SOFT, Data::F32(vec![0.0])));
     }
+    // The soft row that indices point to; this op does not read it.
+    let soft_row = (input::SOFT, ValueType::rows(Sym::Soft, 1));
+    let unread = if soft_id.is_some() { std::slice::from_ref(&soft_row) } else { &[] };
     let soft = if soft_id.is_some() { ", soft" } else { "" };
     let op = Op::Embed {
         weight: "table".into(),
@@ -70,7 +73,7 @@ fn case(
             "{}, {vocab}×{c}, {t} tokens from {start} by {stride}{soft}",
             encoding.label()
         ),
-        program: lab.one_op(op, &inputs),
+        program: lab.one_op_beside(op, &inputs, unread),
         options: options(t),
         calls: vec![Call::new(feeds, expected)],
         tolerance: ELEMENTWISE,

@@ -1,8 +1,9 @@
 use lapidary_backend::LoadOptions;
-use lapidary_program::{Op, RopeSpec, input};
+use lapidary_program::{Op, RopeSpec};
 
 use crate::case::{Call, Case, Data, options};
-use crate::lab::{Lab, indices, rows};
+use crate::lab::{Lab, rows};
+use crate::paging::Place;
 use crate::tolerance::ELEMENTWISE;
 
 const CONTEXT: usize = 1 << 18;
@@ -52,8 +53,9 @@ fn case(t: usize, heads: usize, spec: RopeSpec) -> Case {
             }
         }
     }
-    let inputs = [("x", rows(c)), (input::POSITIONS, indices())];
-    let feeds = vec![("x", Data::F32(x)), (input::POSITIONS, Data::I32(positions))];
+    let inputs = [("x", rows(c))];
+    let places = positions.iter().map(|position| Place::new(0, *position)).collect();
+    let call = Call { places, ..Call::new(vec![("x", Data::F32(x))], expected) };
     Case {
         name: format!(
             "{t}×{heads} heads of {head_dim}, theta {}, {} pairs, factor {}",
@@ -61,7 +63,7 @@ fn case(t: usize, heads: usize, spec: RopeSpec) -> Case {
         ),
         program: lab.one_op(Op::Rope(spec), &inputs),
         options: LoadOptions { max_context: CONTEXT as u32, ..options(t) },
-        calls: vec![Call::new(feeds, expected)],
+        calls: vec![call],
         tolerance: ELEMENTWISE,
     }
 }

@@ -62,6 +62,7 @@ fn case(
         calls: vec![Call {
             method: OP,
             feeds: vec![("x", Data::F32(x))],
+            places: vec![],
             expected: vec![("y0", chosen), ("y1", weights)],
         }],
         tolerance: SUMS,

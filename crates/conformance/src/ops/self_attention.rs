@@ -26,7 +26,7 @@ pub(crate) fn cases() -> Vec<Case> {
             cases.push(case(&[p], heads, head_dim, Scores::Mild));
         }
     }
-    // One behind and one before what kernels like, and calls that grow.
+    // One more and one less than what kernels like, and calls that grow.
     for p in [15, 17, 47, 48, 49, 127, 128, 129, 300] {
         cases.push(case(&[p], 2, 12, Scores::Mild));
     }

@@ -22,7 +22,7 @@ pub fn all() -> Vec<&'static dyn Backend> {
 #[allow(dead_code, reason = "each test binary uses some of these")]
 pub fn each() -> Vec<&'static dyn Backend> {
     let mut each = of_importers();
-    match GPU.probe() {
+    match GPU.devices() {
         Ok(_) => each.push(&GPU),
         Err(e) => _ = writeln!(std::io::stderr(), "SKIPPED GPU: {e}"),
     }

@@ -1,15 +1,15 @@
 //! Calls of so many tokens that a backend works on tiles of them: tiles that are not full, that have
-//! several slots, and whose tokens see different keys.
+//! several sequences, and whose tokens see different keys.
 
 use lapidary_program::AttentionSpec;
 
-use super::{SHARP, Scenario, Token, prefill, scenario, spec, token};
+use super::{Place, SHARP, Scenario, limits, prefill, scenario, spec, token};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
     let mut all = heads();
-    all.extend(rings());
+    all.extend(windows());
     all.extend(bidirectional());
-    all.extend([slots(), asking(), sharp()]);
+    all.extend([sequences(), asking(), sharp()]);
     all
 }
 
@@ -26,8 +26,8 @@ fn heads() -> Vec<Scenario> {
     all
 }
 
-/// Rings that are longer than a tile and wrap within one.
-fn rings() -> Vec<Scenario> {
+/// Windows that are longer than a tile, and whose end is within one.
+fn windows() -> Vec<Scenario> {
     let mut all = Vec::new();
     for (head_dim, window) in [(64, 30), (64, 70), (256, 50)] {
         let calls = (0..6).map(|i| prefill(0, 41 * i..41 * (i + 1))).collect();
@@ -52,22 +52,22 @@ fn bidirectional() -> Vec<Scenario> {
     all
 }
 
-/// Several conversations in one tile: one after the other, and in turn.
-fn slots() -> Scenario {
+/// Several conversations in one tile: one after the other.
+fn sequences() -> Scenario {
     let runs = [(0, 0, 13), (1, 0, 9), (2, 0, 18)];
-    let of_run = |(slot, first, end)| (first..end).map(move |p| token(slot, p));
-    let in_turn = (0..30).map(|i| token(i % 3, [13, 9, 18][i as usize % 3] + i / 3));
+    let of_run = |(sequence, first, end)| (first..end).map(move |p| token(sequence, p));
+    let in_turn = (0..30).map(|i| token(i / 10, [13, 9, 18][i as usize / 10] + i % 10));
     let calls = vec![
         (true, runs.into_iter().flat_map(of_run).collect()),
         (true, in_turn.collect()),
         (true, prefill(1, 19..40).1.into_iter().chain((23..45).map(|p| token(0, p))).collect()),
     ];
-    long(scenario("tiles, slots".into(), spec(4, 1, 64, None), calls))
+    long(scenario("tiles, sequences".into(), spec(4, 1, 64, None), calls))
 }
 
 /// Many tokens that write nothing, some of which see nothing, with keys that are far apart.
 fn asking() -> Scenario {
-    let asked: Vec<Token> = (0..20)
+    let asked: Vec<Place> = (0..20)
         .map(|i| match i % 4 {
             0 => token(0, 40),
             1 => token(1, 0),
@@ -90,7 +90,7 @@ fn sharp() -> Scenario {
 
 /// The same with room for more tokens.
 fn long(mut s: Scenario) -> Scenario {
-    s.options.max_chunk = 50;
+    s.options.limits = limits(50, 3);
     s.options.max_context = 100;
     s
 }

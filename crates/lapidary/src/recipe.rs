@@ -1,0 +1,32 @@
+//! From a word to a recipe, and from a word to a released shape.
+
+use std::path::Path;
+
+use lapidary_gemma::{RELEASED, Released, recipes};
+use lapidary_program::Program;
+use lapidary_quantise::Recipe;
+
+use crate::error::{Error, Result};
+
+/// A built-in recipe, or one from a TOML file.
+pub(crate) fn of(name: &str, program: &Program) -> Result<Recipe> {
+    let is_file = Path::new(name).extension().is_some_and(|e| e == "toml");
+    if !is_file {
+        return Ok(recipes::built_in(name, program)?);
+    }
+    let text = std::fs::read_to_string(name);
+    let text = text.map_err(|e| Error::io(format!("can't read {name}"), e))?;
+    let recipe = Recipe::from_toml(&text).map_err(Error::from);
+    recipe.map_err(|e| Error::File { what: name.to_string(), source: Box::new(e) })
+}
+
+/// The program of a released shape, without weights and without its drafter.
+pub(crate) fn shape(name: &str) -> Result<Program> {
+    let plain = |s: &str| s.to_lowercase().replace(['-', '_', ':'], "");
+    let found = RELEASED.iter().find(|r| plain(r.name) == plain(name));
+    let released = found.ok_or_else(|| {
+        let known: Vec<&str> = RELEASED.iter().map(|r| r.name).collect();
+        Error::argument(format!("there is no shape `{name}`; there are {}", known.join(", ")))
+    })?;
+    Ok(Released { draft_config: None, ..*released }.skeleton()?)
+}
