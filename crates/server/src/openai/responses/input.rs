@@ -1,0 +1,150 @@
+//! Items of a request, as messages.
+
+use lapidary::{Message, Part, ToolCall};
+use serde_json::{Value, json};
+
+use super::super::messages;
+use crate::service::{Failure, Result, new_id};
+
+/// Messages of what is given: a text, or items.
+pub(super) fn read(given: &Value) -> Result<(Vec<Message>, Vec<Value>)> {
+    let items = match given {
+        Value::String(text) => {
+            let part = json!({"type": "input_text", "text": text});
+            vec![json!({"type": "message", "role": "user", "content": [part]})]
+        }
+        Value::Array(items) => items.clone(),
+        _ => return Err(Failure::param("input", "this is a text, or a list of items")),
+    };
+    let mut all = Messages::default();
+    for (i, item) in items.iter().enumerate() {
+        all.take(item, &format!("input[{i}]"))?;
+    }
+    let items = items.into_iter().map(named).collect();
+    Ok((all.end(), items))
+}
+
+/// An item as it is told again: with all fields that strict clients look for.
+fn named(mut item: Value) -> Value {
+    let Some(fields) = item.as_object_mut() else { return item };
+    let kind = fields.entry("type").or_insert_with(|| "message".into());
+    let prefix = match kind.as_str() {
+        Some("function_call") => "fc_",
+        Some("function_call_output") => "fco_",
+        Some("reasoning") => "rs_",
+        _ => "msg_",
+    };
+    fields.entry("id").or_insert_with(|| new_id(prefix).into());
+    fields.entry("status").or_insert_with(|| "completed".into());
+    if let Some(Value::String(text)) = fields.get("content") {
+        let is_said = fields.get("role").is_some_and(|role| role == "assistant");
+        let part = match is_said {
+            true => json!({"type": "output_text", "text": text, "annotations": []}),
+            false => json!({"type": "input_text", "text": text}),
+        };
+        fields.insert("content".to_string(), json!([part]));
+    }
+    item
+}
+
+#[derive(Default)]
+struct Messages {
+    done: Vec<Message>,
+    /// A thought whose message has not come.
+    thought: Option<String>,
+}
+
+impl Messages {
+    fn take(&mut self, item: &Value, at: &str) -> Result<()> {
+        let Some(fields) = item.as_object() else {
+            return Err(Failure::param(at, "an item is an object"));
+        };
+        let text = |name: &str| {
+            let text = fields.get(name).and_then(Value::as_str);
+            text.ok_or_else(|| Failure::param(format!("{at}.{name}"), "this is a string"))
+        };
+        match fields.get("type").and_then(Value::as_str).unwrap_or("message") {
+            "message" => self.message(item, at),
+            "function_call" => {
+                let arguments = fields.get("arguments");
+                let arguments = messages::object(arguments, &format!("{at}.arguments"))?;
+                let (id, name) = (text("call_id")?.to_string(), text("name")?.to_string());
+                let message = self.assistant();
+                let index = message.tool_calls.len();
+                message.tool_calls.push(ToolCall { index, id, name, arguments });
+                Ok(())
+            }
+            "function_call_output" => {
+                let mut message = Message::new("tool");
+                message.tool_call_id = Some(text("call_id")?.to_string());
+                message.parts = content(fields.get("output"), "tool", &format!("{at}.output"))?;
+                self.done.push(message);
+                Ok(())
+            }
+            "reasoning" => {
+                let texts = |name: &str| {
+                    let parts =
+                        fields.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+                    let text = |p: &Value| p.get("text").and_then(|t| t.as_str().map(String::from));
+                    parts.iter().filter_map(text).collect::<Vec<_>>().join("\n")
+                };
+                let thought = Some(texts("content")).filter(|t| !t.is_empty());
+                self.thought = thought.or_else(|| Some(texts("summary")).filter(|t| !t.is_empty()));
+                Ok(())
+            }
+            other => {
+                let other: String = other.chars().take(60).collect();
+                let what = format!(
+                    "items of the type `{other}` are not supported; there are message, \
+                     function_call, function_call_output and reasoning"
+                );
+                Err(Failure::param(format!("{at}.type"), what))
+            }
+        }
+    }
+
+    fn message(&mut self, item: &Value, at: &str) -> Result<()> {
+        let role = match item.get("role").and_then(Value::as_str) {
+            Some("developer") => "system",
+            Some(role @ ("system" | "user" | "assistant")) => role,
+            _ => {
+                let what = "there are the roles system, developer, user and assistant";
+                return Err(Failure::param(format!("{at}.role"), what));
+            }
+        };
+        let parts = content(item.get("content"), role, &format!("{at}.content"))?;
+        if role == "assistant" {
+            self.assistant().parts.extend(parts);
+            return Ok(());
+        }
+        self.thought = None;
+        self.done.push(Message { parts, ..Message::new(role) });
+        Ok(())
+    }
+
+    /// What the model says, thinks and calls in one turn is one message.
+    fn assistant(&mut self) -> &mut Message {
+        let thought = self.thought.take();
+        let goes_on = self.done.last().is_some_and(|m| m.role == "assistant") && thought.is_none();
+        if !goes_on {
+            self.done.push(Message { thinking: thought, ..Message::new("assistant") });
+        }
+        let last = self.done.len() - 1;
+        &mut self.done[last]
+    }
+
+    fn end(self) -> Vec<Message> {
+        messages::together(self.done)
+    }
+}
+
+fn content(given: Option<&Value>, role: &str, at: &str) -> Result<Vec<Part>> {
+    match given {
+        Some(Value::String(text)) => Ok(vec![Part::Text(text.clone())]),
+        Some(Value::Array(parts)) => {
+            let one = |(i, p): (usize, &Value)| messages::part(p, role, &format!("{at}[{i}]"));
+            parts.iter().enumerate().map(one).collect()
+        }
+        _ => Err(Failure::param(at, "this is a text, or a list of parts")),
+    }
+}

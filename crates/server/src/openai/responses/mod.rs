@@ -1,0 +1,186 @@
+//! `/v1/responses`.
+
+mod input;
+mod items;
+mod request;
+mod teller;
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use super::store::{Stored, size};
+use crate::app::App;
+use crate::http::{Caller, Json, PING, events, tell, whole};
+use crate::service::{Failure, Input, Result, Scope};
+use items::Made;
+pub use request::ResponseRequest;
+use teller::ResponseTeller;
+
+/// Keeps answers that later requests go on from.
+#[derive(Clone)]
+struct Keeper {
+    app: App,
+    scope: Scope,
+    /// `None` if it shall not be kept.
+    asked: Option<Arc<Asked>>,
+}
+
+struct Asked {
+    messages: Vec<lapidary::Message>,
+    input: Vec<Value>,
+    bytes: usize,
+}
+
+impl Keeper {
+    fn keep(&self, made: &Made, response: &Value) {
+        let Some(asked) = &self.asked else { return };
+        let Some(id) = response.get("id").and_then(Value::as_str) else { return };
+        let mut messages = asked.messages.clone();
+        messages.push(made.message());
+        let bytes = asked.bytes + 2 * size(response);
+        let (response, input) = (response.clone(), asked.input.clone());
+        let stored = Stored { messages, response, input, bytes };
+        self.app.responses().put(self.scope, id, stored);
+    }
+}
+
+/// Answers a conversation.
+#[utoipa::path(post, path = "/v1/responses", request_body = ResponseRequest, responses(
+    (status = 200, body = Value),
+    (status = 400, body = Value),
+    (status = 404, body = Value),
+    (status = 429, body = Value),
+    (status = 503, body = Value),
+))]
+pub async fn responses(
+    State(app): State<App>,
+    caller: Caller,
+    Json(mut asked): Json<ResponseRequest>,
+) -> Result<Response> {
+    let before = match asked.previous_response_id.as_deref() {
+        Some(id) => Some(app.responses().get(caller.scope, id).ok_or_else(|| no_response(id))?),
+        None => None,
+    };
+    let (wanted, mut shape, new) = asked.wanted(before.as_ref())?;
+    wanted.check(app.limits())?;
+    let lease = app.lease(asked.model.as_deref()).await?;
+    shape.model = lease.entry().name().to_string();
+    shape.warnings.extend(super::chat::no_thoughts(&wanted, &lease));
+    let keeper = Keeper {
+        app: app.clone(),
+        scope: caller.scope,
+        asked: shape.stores.then(|| {
+            let messages = match &wanted.input {
+                Input::Chat(chat) => chat.messages.clone(),
+                _ => vec![],
+            };
+            // Instructions are those of one request alone.
+            let messages = messages.into_iter().skip(usize::from(shape.has_instructions)).collect();
+            let bytes = before.map_or(0, |b| b.bytes) + new.iter().map(size).sum::<usize>() * 2;
+            Arc::new(Asked { messages, input: new, bytes })
+        }),
+    };
+    let grows = wanted.holds_calls();
+    let has_logprobs = wanted.logprobs.is_some();
+    let mut answers = app.ask(&lease, caller.scope, wanted, &caller.trace).await?;
+    if asked.stream == Some(true) {
+        answers.begin(PING).await?;
+        let teller = ResponseTeller::new(shape, lease, has_logprobs, keeper);
+        return Ok(events(tell(answers, 1, grows, teller)));
+    }
+    let mut made = Made::new(lease, has_logprobs);
+    for (whole, end) in whole(answers, 1).await? {
+        made.take_whole(whole, end);
+    }
+    let response = shape.response(&made);
+    keeper.keep(&made, &response);
+    Ok(axum::Json(response).into_response())
+}
+
+fn no_response(id: &str) -> Failure {
+    let id: String = id.chars().take(100).collect();
+    let what = format!("there is no response `{id}`; it was not stored, or it is forgotten");
+    Failure { code: "previous_response_not_found", ..Failure::not_found(what) }
+        .at("previous_response_id")
+}
+
+fn found(
+    app: &App,
+    caller: &Caller,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<(String, Stored)> {
+    let Path(id) = id.map_err(|e| Failure::param("id", e.body_text()))?;
+    let stored = app.responses().get(caller.scope, &id);
+    let stored =
+        stored.ok_or_else(|| Failure { code: "not_found", ..no_response(&id).at("id") })?;
+    Ok((id, stored))
+}
+
+/// An answer that was kept.
+#[utoipa::path(get, path = "/v1/responses/{id}", params(("id" = String, Path)), responses((status = 200, body = Value), (status = 404, body = Value)))]
+pub async fn response(
+    State(app): State<App>,
+    caller: Caller,
+    id: std::result::Result<Path<String>, PathRejection>,
+) -> Result<Response> {
+    Ok(axum::Json(found(&app, &caller, id)?.1.response).into_response())
+}
+
+/// Forgets an answer that was kept.
+#[utoipa::path(delete, path = "/v1/responses/{id}", params(("id" = String, Path)), responses((status = 200, body = Value), (status = 404, body = Value)))]
+pub async fn forget_response(
+    State(app): State<App>,
+    caller: Caller,
+    id: std::result::Result<Path<String>, PathRejection>,
+) -> Result<Response> {
+    let (id, _) = found(&app, &caller, id)?;
+    app.responses().remove(caller.scope, &id);
+    Ok(axum::Json(json!({"id": id, "object": "response", "deleted": true})).into_response())
+}
+
+/// What an answer that was kept answered.
+#[utoipa::path(get, path = "/v1/responses/{id}/input_items", params(("id" = String, Path)), responses((status = 200, body = Value), (status = 404, body = Value)))]
+pub async fn response_input(
+    State(app): State<App>,
+    caller: Caller,
+    id: std::result::Result<Path<String>, PathRejection>,
+) -> Result<Response> {
+    let (_, stored) = found(&app, &caller, id)?;
+    let id = |item: Option<&Value>| item.and_then(|i| i.get("id").cloned());
+    let (first, last) = (id(stored.input.first()), id(stored.input.last()));
+    Ok(axum::Json(json!({
+        "object": "list",
+        "data": stored.input,
+        "first_id": first,
+        "last_id": last,
+        "has_more": false,
+    }))
+    .into_response())
+}
+
+/// How many tokens a request has.
+#[utoipa::path(post, path = "/v1/responses/input_tokens", request_body = ResponseRequest, responses((status = 200, body = Value), (status = 400, body = Value)))]
+pub async fn response_tokens(
+    State(app): State<App>,
+    caller: Caller,
+    Json(mut asked): Json<ResponseRequest>,
+) -> Result<Response> {
+    let before = match asked.previous_response_id.as_deref() {
+        Some(id) => Some(app.responses().get(caller.scope, id).ok_or_else(|| no_response(id))?),
+        None => None,
+    };
+    let (wanted, _, _) = asked.wanted(before.as_ref())?;
+    wanted.check(app.limits())?;
+    let entry = app.find(asked.model.as_deref())?.clone();
+    app.prepare(move || {
+        let model = entry.model();
+        let n = wanted.prompted(model, 0)?.1.tokens.len();
+        let body = json!({"object": "response.input_tokens", "input_tokens": n});
+        Ok(axum::Json(body).into_response())
+    })
+    .await
+}

@@ -1,0 +1,231 @@
+//! `/v1/responses`, as strict clients read it.
+
+use lapidary_server::Config;
+use serde_json::{Value, json};
+
+use crate::client::{exchange, get, post, post_as, request};
+use crate::{config, shared, source, start, weather, with};
+
+const PATH: &str = "/v1/responses";
+
+fn tool() -> Value {
+    let mut tool = weather()["function"].clone();
+    tool["type"] = "function".into();
+    tool
+}
+
+fn ask(input: Value) -> Value {
+    json!({"input": input, "temperature": 0, "max_output_tokens": 60})
+}
+
+fn text(response: &Value) -> String {
+    let said = response["output"].as_array().unwrap().iter().find(|i| i["type"] == "message");
+    said.unwrap()["content"][0]["text"].as_str().unwrap().to_string()
+}
+
+#[test]
+fn a_response_has_every_field() {
+    let reply = post(shared(), PATH, &ask("Tell me a story about a brave fox.".into())).json();
+    let fields = [
+        "id",
+        "object",
+        "created_at",
+        "status",
+        "error",
+        "incomplete_details",
+        "instructions",
+        "max_output_tokens",
+        "model",
+        "output",
+        "parallel_tool_calls",
+        "previous_response_id",
+        "reasoning",
+        "store",
+        "temperature",
+        "text",
+        "tool_choice",
+        "tools",
+        "top_p",
+        "truncation",
+        "usage",
+        "metadata",
+    ];
+    for field in fields {
+        assert!(reply.get(field).is_some(), "{field}");
+    }
+    assert_eq!((&reply["object"], &reply["status"]), (&"response".into(), &"incomplete".into()));
+    assert_eq!(reply["incomplete_details"]["reason"], "max_output_tokens");
+    assert_eq!(reply["usage"]["output_tokens"], 60);
+    for part in [
+        "/usage/input_tokens_details/cached_tokens",
+        "/usage/output_tokens_details/reasoning_tokens",
+    ] {
+        assert!(reply.pointer(part).unwrap().is_u64(), "{part}");
+    }
+    let short = post(shared(), PATH, &ask("Hi".into())).json();
+    assert_eq!(short["status"], "completed");
+    assert_eq!(short["incomplete_details"], Value::Null);
+}
+
+#[test]
+fn events_have_every_field_and_say_what_the_whole_says() {
+    let cases = [
+        ask("Tell me a story about a brave fox.".into()),
+        with(ask("What is the weather in Paris?".into()), json!({"tools": [tool()]})),
+        with(ask("What is 2 + 2?".into()), json!({"reasoning": {"effort": "low"}})),
+    ];
+    for body in cases {
+        let whole = post(shared(), PATH, &body).json();
+        let reply = post(shared(), PATH, &with(body, json!({"stream": true})));
+        let events = reply.events();
+        for (i, event) in events.iter().enumerate() {
+            assert_eq!(event["sequence_number"], i, "{event}");
+            let kind = event["type"].as_str().unwrap();
+            assert!(reply.text().contains(&format!("event: {kind}\n")));
+            let needed: &[&str] = match kind {
+                "response.created"
+                | "response.in_progress"
+                | "response.completed"
+                | "response.incomplete" => &["response"],
+                "response.output_item.added" | "response.output_item.done" => {
+                    &["output_index", "item"]
+                }
+                "response.content_part.added" | "response.content_part.done" => {
+                    &["output_index", "item_id", "content_index", "part"]
+                }
+                "response.output_text.delta" | "response.reasoning_text.delta" => {
+                    &["output_index", "item_id", "content_index", "delta"]
+                }
+                "response.output_text.done" | "response.reasoning_text.done" => {
+                    &["output_index", "item_id", "content_index", "text"]
+                }
+                "response.function_call_arguments.delta" => &["output_index", "item_id", "delta"],
+                "response.function_call_arguments.done" => {
+                    &["output_index", "item_id", "arguments", "name"]
+                }
+                other => panic!("{other}"),
+            };
+            for field in needed {
+                assert!(!event[field].is_null(), "{field} of {event}");
+            }
+        }
+        assert_eq!(events[0]["response"]["status"], "in_progress");
+        let last = &events[events.len() - 1]["response"];
+        assert_eq!(last["status"], whole["status"]);
+        let plain = |response: &Value| -> Vec<Value> {
+            let mut items = response["output"].as_array().unwrap().clone();
+            items.iter_mut().for_each(|item| {
+                item["id"] = Value::Null;
+                if item.get("call_id").is_some() {
+                    item["call_id"] = Value::Null;
+                }
+            });
+            items
+        };
+        assert_eq!(plain(last), plain(&whole));
+    }
+}
+
+#[test]
+fn a_response_goes_on_from_another_of_the_same_key() {
+    let config = Config { api_key: vec!["one".into(), "two".into()], ..config() };
+    let server = start(&config, vec![source("pebble")]);
+    let send = |key: &str, body: &Value| post_as(server.at, PATH, key, body);
+    let body = with(ask("What is the weather in Paris?".into()), json!({"tools": [tool()]}));
+    let first = send("one", &body).json();
+    let call = &first["output"][0];
+    assert_eq!((&call["type"], &call["name"]), (&"function_call".into(), &"get_weather".into()));
+    let output =
+        json!([{"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}]);
+    let next =
+        with(ask(output.clone()), json!({"previous_response_id": first["id"], "tools": [tool()]}));
+    let second = send("one", &next).json();
+    assert!(text(&second).contains("sunny"), "{second}");
+    // The same without state.
+    let user = json!({"role": "user", "content": "What is the weather in Paris?"});
+    let all = json!([user, call, output[0]]);
+    assert_eq!(
+        text(&send("one", &with(ask(all), json!({"tools": [tool()]}))).json()),
+        text(&second)
+    );
+    // Another key knows nothing of it.
+    let other = send("two", &next);
+    assert_eq!(other.error("param"), "previous_response_id");
+    assert_eq!(other.status, 404);
+    let path = format!("{PATH}/{}", second["id"].as_str().unwrap());
+    let with_key = |method: &str, path: &str, key: &str| {
+        exchange(server.at, &request(method, path, &[("x-api-key", key)], b""))
+    };
+    assert_eq!(with_key("GET", &path, "one").json(), second);
+    assert_eq!(with_key("GET", &path, "two").status, 404);
+    let items = with_key("GET", &format!("{path}/input_items"), "one").json();
+    assert_eq!(items["data"][0]["type"], "function_call_output");
+    assert_eq!(with_key("DELETE", &path, "two").status, 404);
+    assert_eq!(with_key("DELETE", &path, "one").json()["deleted"], true);
+    assert_eq!(with_key("GET", &path, "one").status, 404);
+    // What shall not be kept is not.
+    let unkept = send("one", &with(ask("Hi".into()), json!({"store": false}))).json();
+    assert_eq!(
+        with_key("GET", &format!("{PATH}/{}", unkept["id"].as_str().unwrap()), "one").status,
+        404
+    );
+}
+
+#[test]
+fn instructions_are_those_of_one_request() {
+    let body = with(ask("Hi".into()), json!({"instructions": "You are a fox."}));
+    let first = post(shared(), PATH, &body).json();
+    let go_on = with(ask("And now?".into()), json!({"previous_response_id": first["id"]}));
+    let count = |body: &Value| {
+        post(shared(), "/v1/responses/input_tokens", body).json()["input_tokens"].as_u64().unwrap()
+    };
+    let say = |role: &str, text: &str| json!({"role": role, "content": text});
+    let plain =
+        json!([say("user", "Hi"), say("assistant", &text(&first)), say("user", "And now?")]);
+    assert_eq!(count(&go_on), count(&ask(plain)));
+    let again = with(go_on.clone(), json!({"instructions": "You are a fox."}));
+    assert!(count(&again) > count(&go_on));
+}
+
+#[test]
+fn what_is_not_done_is_refused_by_name() {
+    let refused = [
+        ("background", json!(true)),
+        ("conversation", json!("conv_1")),
+        ("prompt", json!({"id": "x"})),
+        ("truncation", json!("auto")),
+        ("unknown_field", json!(1)),
+        ("temperature", json!(3)),
+        ("max_output_tokens", json!(0)),
+        ("top_logprobs", json!(21)),
+    ];
+    for (param, value) in refused {
+        let mut body = ask("Hi".into());
+        body[param] = value;
+        let reply = post(shared(), PATH, &body);
+        assert_eq!((reply.status, reply.error("param")), (400, param.into()), "{}", reply.text());
+    }
+    let items = [
+        (json!([{"type": "item_reference", "id": "x"}]), "input[0].type"),
+        (json!([{"role": "king", "content": "x"}]), "input[0].role"),
+        (json!([{"role": "user", "content": 5}]), "input[0].content"),
+        (
+            json!([{"type": "function_call", "call_id": "a", "name": "f", "arguments": "{"}]),
+            "input[0].arguments",
+        ),
+        (json!([5]), "input[0]"),
+        (json!(5), "input"),
+    ];
+    for (input, param) in items {
+        let reply = post(shared(), PATH, &ask(input));
+        assert_eq!((reply.status, reply.error("param")), (400, param.into()), "{}", reply.text());
+    }
+    let lost = ask(json!([{"type": "function_call_output", "call_id": "a", "output": "x"}]));
+    assert_eq!(post(shared(), PATH, &lost).status, 400);
+    let format = json!({"format": {"type": "json_schema", "name": "x", "schema": {"type": "object",
+        "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": false}}});
+    let held = post(shared(), PATH, &with(ask("Hi".into()), json!({"text": format}))).json();
+    let made: Value = serde_json::from_str(&text(&held)).unwrap();
+    assert!(made["a"].is_boolean());
+    assert_eq!(get(shared(), "/v1/responses/nothing").status, 404);
+}
