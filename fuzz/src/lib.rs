@@ -3,12 +3,18 @@
 //! `targets/` holds the binaries for `cargo fuzz`; `tests/replay.rs` feeds the corpus, and
 //! mutations of it, to the same functions in ordinary tests.
 
+mod graph;
+
 use std::path::Path;
+use std::sync::OnceLock;
 
 use lapidary_gemma::{assemble, gguf, hf_config};
-use lapidary_media::{Film, Limits, Picture, Sound};
+use lapidary_media::{Audio, Image, Limits, Video};
 use lapidary_program::{FileBytes, lap};
-use lapidary_runner::Tokenizer;
+use lapidary_text::{Answer, AnswerParser, Grammar, GrammarCompiler, Thinking, Tokenizer};
+use serde_json::Value;
+
+pub use graph::program_graph;
 
 /// A target: its name, which is also its corpus folder, and its body.
 pub type Target = (&'static str, fn(&[u8]));
@@ -19,8 +25,11 @@ pub const TARGETS: &[Target] = &[
     ("gguf_open", gguf_open),
     ("config_json", config_json),
     ("tokenizer_json", tokenizer_json),
+    ("answer_stream", answer_stream),
+    ("json_schema", json_schema),
     ("image_decode", image_decode),
     ("audio_decode", audio_decode),
+    ("program_graph", program_graph),
 ];
 
 /// Opens a `.lap` file and reads a row of each weight.
@@ -63,36 +72,79 @@ pub fn tokenizer_json(data: &[u8]) {
     }
 }
 
+/// Reads an answer in one piece and letter by letter, which is the same.
+pub fn answer_stream(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    for architecture in ["gemma3", "gemma4"] {
+        let Some(format) = lapidary_gemma::answer_format(architecture) else { return };
+        let whole = Answer::read(&text, &format);
+        let (mut parser, mut letters) = (AnswerParser::of_text(&format), Answer::default());
+        for c in text.chars() {
+            parser.push_text(c.encode_utf8(&mut [0; 4]), &mut |delta| letters.push(delta));
+        }
+        parser.finish(&mut |delta| letters.push(delta));
+        assert_eq!(whole, letters);
+    }
+}
+
+/// Holds an answer, and the arguments of a call, to a JSON schema.
+pub fn json_schema(data: &[u8]) {
+    static TOKENIZER: &[u8] = include_bytes!("../../crates/text/tests/data/tokenizer.json");
+    static COMPILER: OnceLock<Option<(Tokenizer, GrammarCompiler)>> = OnceLock::new();
+    let compiler = COMPILER.get_or_init(|| {
+        let tokenizer = Tokenizer::from_json(TOKENIZER, 396).ok()?;
+        let compiler = GrammarCompiler::new(&tokenizer, &[1]).ok()?;
+        Some((tokenizer, compiler))
+    });
+    let Some((tokenizer, compiler)) = compiler else { return };
+    let Ok(schema) = serde_json::from_slice::<Value>(data) else { return };
+    let tools = vec![serde_json::json!({"name": "f", "parameters": schema})];
+    let calls = Grammar::ToolCalls { tools, required: true, parallel: false };
+    let format = lapidary_gemma::answer_format("gemma4");
+    for grammar in [Grammar::JsonSchema(schema), calls] {
+        let made = compiler.compile(&grammar, format.as_ref(), tokenizer, Thinking::None);
+        let Ok(mut constraint) = made else { continue };
+        for _ in 0..8 {
+            let Ok(mask) = constraint.mask() else { break };
+            let first = mask.iter().position(|word| *word != 0);
+            let Some((word, bits)) = first.map(|i| (i, mask[i])) else { break };
+            if constraint.accept(word as u32 * 32 + bits.trailing_zeros()).is_err() {
+                break;
+            }
+        }
+    }
+}
+
 /// Little enough that a run takes no time, and more than the seeds need.
 fn media_limits() -> Limits {
     Limits {
         max_pixels: 1 << 18,
         max_decode_bytes: 4 << 20,
-        max_film_pixels: 1 << 18,
-        max_sound_s: 5,
+        max_video_pixels: 1 << 18,
+        max_audio_s: 5,
         max_pcm_bytes: 4 << 20,
         ..Limits::default()
     }
 }
 
-/// Decodes a picture, and the frames of an animation.
+/// Decodes an image, and the frames of an animation.
 pub fn image_decode(data: &[u8]) {
     let limits = media_limits();
-    if let Ok(picture) = Picture::decode(data, &limits) {
-        let pixels = u64::from(picture.width()) * u64::from(picture.height());
+    if let Ok(image) = Image::decode(data, &limits) {
+        let pixels = u64::from(image.width()) * u64::from(image.height());
         assert!(pixels > 0 && pixels <= limits.max_pixels);
-        assert_eq!(picture.data().len() as u64, pixels * 3);
+        assert_eq!(image.data().len() as u64, pixels * 3);
     }
-    if let Ok(film) = Film::from_animation(data, 8, &limits) {
-        assert!(film.count() <= 8);
+    if let Ok(video) = Video::from_animation(data, 8, &limits) {
+        assert!(video.count() <= 8);
     }
 }
 
-/// Decodes a sound.
+/// Decodes an audio clip.
 pub fn audio_decode(data: &[u8]) {
     let limits = media_limits();
-    if let Ok(sound) = Sound::decode(data, &limits) {
-        assert!(sound.seconds() <= limits.max_sound_s as f64);
-        assert!(sound.samples().iter().all(|sample| sample.is_finite()));
+    if let Ok(audio) = Audio::decode(data, &limits) {
+        assert!(audio.seconds() <= limits.max_audio_s as f64);
+        assert!(audio.samples().iter().all(|sample| sample.is_finite()));
     }
 }

@@ -12,7 +12,7 @@ fn seeds(target: &str) -> Vec<PathBuf> {
     files.extend(match target {
         "gguf_open" => below(&root.join("testdata/gguf"), |n| n == "model.gguf"),
         "config_json" => below(&root.join("testdata/tiny"), |n| n.starts_with("config")),
-        "tokenizer_json" => below(&root.join("crates/runner/tests/data"), |n| n.ends_with(".json")),
+        "tokenizer_json" => below(&root.join("crates/text/tests/data"), |n| n.ends_with(".json")),
         "image_decode" => below(&root.join("testdata/media/pictures"), |_| true),
         "audio_decode" => below(&root.join("testdata/media/sounds"), |_| true),
         _ => vec![],

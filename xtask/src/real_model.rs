@@ -54,7 +54,7 @@ pub fn compare(root: &Path, extent: Extent) -> Result<()> {
 pub fn first_run(root: &Path) -> Result<()> {
     let weights = fetch(root)?;
     let mut command = cargo(root);
-    command.args(["run", "--release", "-p", "lapidary", "--", "run"]).arg(weights);
+    command.args(["run", "--release", "-p", "lapidary-cli", "--", "run"]).arg(weights);
     command.args(["--raw", "The capital of France is", "--max-tokens", "32", "--temperature", "0"]);
     run(&mut command)
 }
@@ -75,6 +75,11 @@ pub fn fetch(root: &Path) -> Result<PathBuf> {
             .with_context(|| format!("the real model can't be fetched; set {WEIGHTS_ENV}"))?;
     }
     Ok(kept)
+}
+
+/// Installs llama.cpp, so that a comparison later finds it there.
+pub fn prepare(root: &Path) {
+    _ = llama_python(root);
 }
 
 /// The Python of a virtual environment that holds llama.cpp, made on first use.
@@ -105,7 +110,7 @@ fn llama_python(root: &Path) -> Result<PathBuf> {
 /// Builds the command and asks cargo where it lies.
 fn build(root: &Path, extent: Extent) -> Result<PathBuf> {
     let mut command = cargo(root);
-    command.args(["build", "-p", "lapidary", "--message-format", "json-render-diagnostics"]);
+    command.args(["build", "-p", "lapidary-cli", "--message-format", "json-render-diagnostics"]);
     if extent == Extent::Full {
         command.arg("--release");
     }

@@ -1,19 +1,16 @@
 //! `lapidary eval agree`.
 
 use std::io::Write;
-use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
-use lapidary_backend::{Backend, Registry};
+use lapidary::{Engine, Load, Model, Precision, Prompt};
 use lapidary_heldout::{Answer, Difference, Item, Side, answer, compare, prompt};
-use lapidary_program::Program;
-use lapidary_runner::{CancelToken, Prompt, Runner};
 use serde_json::{Value, json};
 
 use crate::args::eval::AgreeArgs;
 use crate::exit::{Failed, Usage};
-use crate::heldout::{Sets, wanted};
+use crate::heldout::Sets;
 use crate::tell::tell;
 use crate::{model, progress};
 
@@ -23,23 +20,21 @@ pub fn run(args: &AgreeArgs) -> Result<()> {
     if sets.questions.values().all(Vec::is_empty) {
         return Err(Usage("there is no question in these sets".into()).into());
     }
-    let program = Arc::new(model::open(&args.model)?);
-    // Nothing is lost if Ctrl-C ends the process at once.
-    let cancel = CancelToken::new();
-    let registry = lapidary_backends::all();
-    let mut present = present(&registry, args, &program)?.into_iter();
-    let Some((name, mut first)) = present.next() else {
-        let backend = registry.iter().next().map_or("none", |backend| backend.name());
+    let model = model::open(&args.model)?;
+    let mut present = present(args, &model)?.into_iter();
+    let Some((name, first)) = present.next() else {
+        let backend = lapidary::devices().first().map_or("none", |backend| backend.name);
         let reason = "neither it nor another can load this model".to_string();
-        return Err(lapidary_backend::Error::Unavailable { backend, reason }.into());
+        let none = lapidary::backend::Error::Unavailable { backend, reason };
+        return Err(lapidary::Error::from(none).into());
     };
-    let base = ask(args, name, &mut first, &sets, &cancel)?;
+    let base = ask(args, name, &first, &sets)?;
     let mut others = Vec::new();
-    for (name, mut runner) in present {
-        let asked = ask(args, name, &mut runner, &sets, &cancel)?;
+    for (name, engine) in present {
+        let asked = ask(args, name, &engine, &sets)?;
         let mut differences = Vec::new();
         for (a, b) in base.answers.iter().zip(&asked.answers) {
-            let pair = [&mut first, &mut runner];
+            let pair = [&first, &engine];
             if let Some(found) = compare(pair, &a.prompt, [&a.answer, &b.answer])? {
                 differences.push((a.id.clone(), found));
             }
@@ -78,54 +73,46 @@ struct Given {
 }
 
 /// The backends that were asked for, or all that can be used, loaded.
-fn present(
-    registry: &Registry,
-    args: &AgreeArgs,
-    program: &Arc<Program>,
-) -> Result<Vec<(&'static str, Runner)>> {
-    let mut backends: Vec<&dyn Backend> = Vec::new();
+fn present(args: &AgreeArgs, model: &Model) -> Result<Vec<(&'static str, Engine)>> {
+    let mut backends: Vec<&'static str> = Vec::new();
     for name in &args.backends {
-        backends.push(registry.named(name)?.0);
+        backends.extend(model::named_or_all(name)?);
     }
     let mut n_named = backends.len();
     if n_named == 0 {
         if args.backend != "auto" {
-            backends.push(registry.named(&args.backend)?.0);
+            backends.extend(model::named_or_all(&args.backend)?);
             n_named = 1;
         }
-        let others = model::named_or_all(registry, "auto")?.into_iter();
-        backends.extend(others.filter(|backend| backend.name() != args.backend));
+        let others = model::named_or_all("auto")?.into_iter();
+        backends.extend(others.filter(|name| *name != args.backend));
     }
     let mut loaded = Vec::new();
-    for (i, backend) in backends.into_iter().enumerate() {
-        match model::load_with(backend, program, &args.engine, &wanted(program, false)) {
-            Ok(engine) => loaded.push((backend.name(), Runner::new(engine.engine)?)),
+    for (i, name) in backends.into_iter().enumerate() {
+        let load = Load::default().backend(name);
+        match model.load(model::engine_args(load, &args.engine, Precision::Fast)) {
+            Ok(engine) => loaded.push((name, engine)),
             // What was asked for by name must be there.
-            Err(e) if i < n_named => return Err(e),
-            Err(e) => tell(format_args!("note: {} is left out: {e:#}", backend.name())),
+            Err(e) if i < n_named => return Err(e.into()),
+            Err(e) => tell(format_args!("note: {name} is left out: {e}")),
         }
     }
     Ok(loaded)
 }
 
-fn ask(
-    args: &AgreeArgs,
-    name: &'static str,
-    runner: &mut Runner,
-    sets: &Sets,
-    cancel: &CancelToken,
-) -> Result<Asked> {
+fn ask(args: &AgreeArgs, name: &'static str, engine: &Engine, sets: &Sets) -> Result<Asked> {
     let start = Instant::now();
     let items: Vec<&Item> = sets.questions.values().flatten().collect();
     let bar = progress::Counted::of(name);
     let mut answers = Vec::with_capacity(items.len());
     for item in &items {
-        let prompt = prompt(runner, item, &|picture| sets.picture(picture))?;
-        let answer = answer(runner, prompt.clone(), args.sets.max_tokens, cancel, &mut |_| {})?;
+        let prompt = prompt(engine, item, &|image| sets.image(image))?;
+        let answer = answer(engine, prompt.clone(), args.sets.max_tokens, &mut |_| {})?;
         answers.push(Given { id: item.id.clone(), prompt, answer });
         bar.set(answers.len(), items.len());
     }
-    Ok(Asked { device: runner.describe(), answers, seconds: start.elapsed().as_secs_f64() })
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(Asked { device: engine.describe().to_string(), answers, seconds })
 }
 
 type Differences = Vec<(String, Difference)>;
@@ -174,7 +161,7 @@ fn table(base: &Asked, others: &[(Asked, Differences)], near_tie: f32) -> String
             let [a, b] = &d.sides;
             let near = if is_near_tie(d, near_tie) { " (a near tie)" } else { "" };
             let (a, b) = (side(a), side(b));
-            lines.push(format!("  {id}, behind {} tokens: {a}; {b}{near}", d.same));
+            lines.push(format!("  {id}, after {} tokens: {a}; {b}{near}", d.same));
         }
     }
     lines.join("\n") + "\n"

@@ -1,13 +1,15 @@
 //! What a user may type. Meaning is given to it elsewhere.
 
 pub mod eval;
+pub mod serve;
 
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use lapidary_program::Modality;
+use lapidary::{DeviceChoice, KvType, Modality, Precision};
 
 use self::eval::EvalCommand;
+use self::serve::ServeArgs;
 use crate::named;
 
 /// Runs Gemma models on whatever you have: one file, every backend, the same tokens.
@@ -29,6 +31,8 @@ pub enum Command {
     Run(RunArgs),
     /// Talk with a model; /help lists what can be done besides
     Chat(ChatArgs),
+    /// Serve models over HTTP: OpenAI's, Anthropic's and Ollama's APIs, and a web page
+    Serve(ServeArgs),
     /// Let the built-in model talk, see and call a tool, on every backend that is here
     Demo(DemoArgs),
     /// Turn a checkpoint into one .lap file
@@ -72,22 +76,22 @@ pub struct ModelArgs {
 /// What is shown or played to it. Media stand before the prompt, in the order they are given.
 #[derive(Clone, Debug, Default, Args)]
 pub struct MediaArgs {
-    /// A picture: PNG, JPEG, WebP, GIF or BMP (repeatable)
+    /// An image: PNG, JPEG, WebP, GIF or BMP (repeatable)
     #[arg(long, value_name = "FILE")]
     pub image: Vec<PathBuf>,
-    /// A film: a folder of pictures, an animated GIF or WebP, or with ffmpeg any (repeatable)
+    /// A video: a folder of images, an animated GIF or WebP, or with ffmpeg any (repeatable)
     #[arg(long, value_name = "FILE|FOLDER")]
     pub video: Vec<PathBuf>,
-    /// A sound: WAV, FLAC, MP3 or OGG (repeatable)
+    /// Audio: WAV, FLAC, MP3 or OGG (repeatable)
     #[arg(long, value_name = "FILE")]
     pub audio: Vec<PathBuf>,
-    /// Soft tokens of a picture, at most, where the model lets you choose
+    /// Soft tokens of an image, at most, where the model lets you choose
     #[arg(long, value_name = "N")]
     pub image_tokens: Option<u32>,
-    /// Show long pictures whole and in crops, where the model knows crops
+    /// Show long images whole and in crops, where the model knows crops
     #[arg(long)]
     pub pan_and_scan: bool,
-    /// Pictures a second, of a folder of pictures
+    /// Images a second, of a folder of images
     #[arg(long, value_name = "X")]
     pub fps: Option<f64>,
     /// The order in which they were given.
@@ -141,6 +145,9 @@ pub struct DeviceArgs {
     /// Backend: auto, or one that `lapidary doctor` lists; a named one never falls back
     #[arg(long, default_value = "auto", env = "LAPIDARY_BACKEND")]
     pub backend: String,
+    /// Which of its devices, or any device by the name that `lapidary doctor` lists: 1, or vulkan:1
+    #[arg(long, value_name = "DEVICE", env = "LAPIDARY_DEVICE")]
+    pub device: Option<DeviceChoice>,
     #[command(flatten)]
     pub engine: EngineArgs,
 }
@@ -161,14 +168,14 @@ pub struct EngineArgs {
     pub kv: Option<KvArg>,
 }
 
-/// The names of [`lapidary_backend::Precision`].
+/// The names of [`Precision`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PrecisionArg {
     Fast,
     Exact,
 }
 
-impl From<PrecisionArg> for lapidary_backend::Precision {
+impl From<PrecisionArg> for Precision {
     fn from(precision: PrecisionArg) -> Self {
         match precision {
             PrecisionArg::Fast => Self::Fast,
@@ -177,7 +184,7 @@ impl From<PrecisionArg> for lapidary_backend::Precision {
     }
 }
 
-/// The names of [`lapidary_backend::KvType`].
+/// The names of [`KvType`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum KvArg {
     F32,
@@ -185,7 +192,7 @@ pub enum KvArg {
     Int8,
 }
 
-impl From<KvArg> for lapidary_backend::KvType {
+impl From<KvArg> for KvType {
     fn from(kv: KvArg) -> Self {
         match kv {
             KvArg::F32 => Self::F32,
@@ -229,6 +236,10 @@ pub struct RunArgs {
     /// Stop before this text (repeatable)
     #[arg(long, value_name = "TEXT")]
     pub stop: Vec<String>,
+    /// Keep what was computed of the prompt in this folder, and take it up again for a prompt that
+    /// begins alike
+    #[arg(long, value_name = "FOLDER")]
+    pub prefix_cache: Option<PathBuf>,
     /// No statistics, no notes
     #[arg(short, long)]
     pub quiet: bool,
@@ -264,6 +275,12 @@ pub struct ChatArgs {
     /// Positions for the whole conversation (default: the model's own, at most 8192)
     #[arg(long, value_name = "N", env = "LAPIDARY_CTX")]
     pub ctx: Option<u32>,
+    /// Save the conversation when you leave, with its media and what was computed of it (FILE.kv)
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+    /// Go on with a conversation that was saved
+    #[arg(long, value_name = "FILE")]
+    pub resume: Option<PathBuf>,
 }
 
 /// How tokens are chosen; what is not given is as the model's makers recommend.
@@ -416,13 +433,13 @@ pub struct BenchArgs {
     #[arg(short = 'r', long, default_value_t = 5, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,
-    /// Also show it a picture: its encoding, and the first token behind it
+    /// Also show it an image: its encoding, and the first token after it
     #[arg(long)]
     pub image: bool,
-    /// Also play it a sound of 30 s: its encoding, and the first token behind it
+    /// Also play it audio of 30 s: its encoding, and the first token after it
     #[arg(long)]
     pub audio: bool,
-    /// Soft tokens of the picture, at most, where the model lets you choose
+    /// Soft tokens of the image, at most, where the model lets you choose
     #[arg(long, value_name = "N", requires = "image")]
     pub image_tokens: Option<u32>,
     /// Feed at most N tokens at once

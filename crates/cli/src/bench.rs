@@ -5,38 +5,36 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use lapidary_backend::Precision;
-use lapidary_program::{FileBytes, Modality, Program};
-use lapidary_quantise::synthetic;
-use lapidary_runner::{BenchTest, Runner, SoftInput, bench_medium, bench_once, peak_memory_bytes};
+use lapidary::program::FileBytes;
+use lapidary::{
+    Modality, Model, Program, Runner, SoftInput, Towers, arbitrary_audio, arbitrary_image,
+};
+use lapidary_measure::{BenchTest, bench_medium, bench_once, peak_memory_bytes};
 use serde_json::{Value, json};
 
 use crate::args::{BenchArgs, ModelArgs};
-use crate::media;
-use crate::model::{self, MediaNeed, Wanted};
-use crate::recipe;
+use crate::model;
 use crate::tell::tell;
 
 /// Measures a model, or the shape of one.
 pub fn run(args: &BenchArgs) -> Result<()> {
-    let program = subject(args)?;
+    let model = subject(args)?;
     let tests = tests(args);
     let context = tests.iter().map(BenchTest::context).max().unwrap_or(1);
-    // One position more: the token behind the last one that is generated has to fit, too.
+    // One position more: the token after the last one that is generated has to fit, too.
     let context = u32::try_from(context.saturating_add(1)).unwrap_or(u32::MAX);
-    let media = media_tests(args, &program)?;
+    let media = media_tests(args, &model)?;
     let shown = media.iter().map(|m| m.input.n_soft + MEDIA_TEXT).max().unwrap_or(0);
     let context = context.max(u32::try_from(shown + 2).unwrap_or(u32::MAX));
-    let facts = Facts::of(&program);
-    let wanted = Wanted {
-        context,
-        chunk: args.chunk,
-        say: false,
-        precision: Precision::Fast,
-        media: need(&media, &program),
-    };
-    let loaded = model::load(program, &args.device, &wanted)?;
-    let mut runner = Runner::with_parts(loaded.engine, None, None)?;
+    let facts = Facts::of(model.program());
+    let inputs = media.iter().map(|t| t.input.as_ref());
+    let towers = Towers::of_inputs(inputs, model.program());
+    let mut load = model::load_args(&args.device, false).context(context).towers(towers);
+    if let Some(chunk) = args.chunk {
+        load = load.chunk(chunk);
+    }
+    let loaded = model::load_runner(&model, load, false)?;
+    let mut runner = loaded.runner;
     let load_s = loaded.took.as_secs_f64();
 
     let mut rows: Vec<Value> = Vec::new();
@@ -75,7 +73,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         };
         let encoded = named(format!("{}{n}", test.name), &encode, n);
         let answered = named(
-            format!("first token behind {}{n} + {MEDIA_TEXT}", test.name),
+            format!("first token after {}{n} + {MEDIA_TEXT}", test.name),
             &first,
             n + MEDIA_TEXT,
         );
@@ -98,13 +96,11 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 }
 
 /// A model from its files, or a released shape with random weights.
-fn subject(args: &BenchArgs) -> Result<Program> {
-    let Some(name) = &args.synthetic else {
-        return model::open(&ModelArgs { model: args.model.clone(), ..ModelArgs::default() });
-    };
-    let program = recipe::shape(name)?;
-    let recipe = args.quant.as_deref().map(|name| recipe::of(name, &program)).transpose()?;
-    Ok(synthetic(&program, recipe.as_ref())?)
+fn subject(args: &BenchArgs) -> Result<Model> {
+    match &args.synthetic {
+        Some(shape) => Ok(Model::synthetic(shape, args.quant.as_deref())?),
+        None => model::open(&ModelArgs { model: args.model.clone(), ..ModelArgs::default() }),
+    }
 }
 
 fn tests(args: &BenchArgs) -> Vec<BenchTest> {
@@ -120,33 +116,32 @@ fn tests(args: &BenchArgs) -> Vec<BenchTest> {
     tests
 }
 
-/// Tokens of text around a picture or a sound.
+/// Tokens of text around an image or audio.
 const MEDIA_TEXT: usize = 32;
 
-/// A picture or a sound to measure with.
+/// Pixels of the image.
+const IMAGE_SIZE: (u32, u32) = (1024, 768);
+
+/// An image or audio to measure with.
 struct MediaTest {
     name: &'static str,
     input: Arc<SoftInput>,
 }
 
-fn media_tests(args: &BenchArgs, program: &Program) -> Result<Vec<MediaTest>> {
-    let known = &program.metadata().media;
-    let refused = |given| lapidary_runner::Error::Modality { given, supported: known.modalities() };
+fn media_tests(args: &BenchArgs, model: &Model) -> Result<Vec<MediaTest>> {
+    let known = &model.metadata().media;
+    let refused = |given| lapidary::Error::from(lapidary::text::Error::modality(known, given));
     let mut tests = Vec::new();
     if args.image {
         let spec = known.image.as_ref().ok_or_else(|| refused(Modality::Image))?;
-        let input = Arc::new(media::some_picture(spec, args.image_tokens)?);
+        let input = Arc::new(arbitrary_image(spec, IMAGE_SIZE, args.image_tokens)?);
         tests.push(MediaTest { name: "image", input });
     }
     if args.audio {
         let spec = known.audio.as_ref().ok_or_else(|| refused(Modality::Audio))?;
-        tests.push(MediaTest { name: "audio", input: Arc::new(media::some_sound(spec)?) });
+        tests.push(MediaTest { name: "audio", input: Arc::new(arbitrary_audio(spec, None)?) });
     }
     Ok(tests)
-}
-
-fn need(tests: &[MediaTest], program: &Program) -> MediaNeed {
-    MediaNeed::of_inputs(tests.iter().map(|t| t.input.as_ref()), program)
 }
 
 struct Facts {

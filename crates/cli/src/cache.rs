@@ -1,9 +1,8 @@
-//! `lapidary cache`, and where the cache is.
+//! `lapidary cache`.
 //!
 //! It holds what can be made again: packed weights and compiled tokenizers. Only files with names of
 //! its own form are looked at or removed.
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use indicatif::{HumanBytes, HumanDuration};
-use lapidary_program::cache_file;
+use lapidary::cache::root;
+use lapidary::program::cache_file;
 use serde_json::{Value, json};
 
 use crate::args::{CacheCommand, CacheLsArgs, CachePruneArgs};
@@ -32,28 +32,9 @@ pub fn run(command: &CacheCommand) -> Result<()> {
     }
 }
 
-/// The folder that the cache is in, if there is to be one. It need not be there yet.
-pub fn root() -> Option<PathBuf> {
-    find_root(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
-}
-
 /// Bytes of all files of a cache.
 pub fn size_bytes(root: &Path) -> u64 {
     entries(root).iter().map(|e| e.size_bytes).sum()
-}
-
-fn find_root(var: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    if let Some(given) = var("LAPIDARY_CACHE") {
-        return (given != "off").then(|| PathBuf::from(given));
-    }
-    let home = || var("HOME").map(PathBuf::from);
-    let caches = match var("XDG_CACHE_HOME").map(PathBuf::from).filter(|p| p.is_absolute()) {
-        Some(folder) => folder,
-        None if cfg!(windows) => var("LOCALAPPDATA")?.into(),
-        None if cfg!(target_os = "macos") => home()?.join("Library/Caches"),
-        None => home()?.join(".cache"),
-    };
-    Some(caches.join("lapidary"))
 }
 
 /// A file of the cache.
@@ -221,37 +202,7 @@ fn prune(args: &CachePruneArgs) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::{Path, PathBuf};
-
-    use super::{find_root, is_partial_name, is_whole_name};
-
-    fn root_of(vars: &[(&str, &str)]) -> Option<PathBuf> {
-        find_root(|name| vars.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into()))
-    }
-
-    #[test]
-    fn the_root_is_where_the_user_says_or_the_system_wants_it() {
-        let home = ("HOME", "/home/u");
-        let local = ("LOCALAPPDATA", "/home/u/local");
-        let given = root_of(&[("LAPIDARY_CACHE", "/x/y"), ("XDG_CACHE_HOME", "/c"), home]);
-        assert_eq!(given.as_deref(), Some(Path::new("/x/y")));
-        assert_eq!(root_of(&[("LAPIDARY_CACHE", "off"), home, local]), None);
-        #[cfg(unix)]
-        assert_eq!(
-            root_of(&[("XDG_CACHE_HOME", "/c"), home]).as_deref(),
-            Some(Path::new("/c/lapidary"))
-        );
-        let own = match std::env::consts::OS {
-            "windows" => "/home/u/local/lapidary",
-            "macos" => "/home/u/Library/Caches/lapidary",
-            _ => "/home/u/.cache/lapidary",
-        };
-        // A relative path there is no path, says its standard.
-        for vars in [&[home, local][..], &[("XDG_CACHE_HOME", "c"), home, local]] {
-            assert_eq!(root_of(vars).as_deref(), Some(Path::new(own)));
-        }
-        assert_eq!(root_of(&[]), None);
-    }
+    use super::{is_partial_name, is_whole_name};
 
     #[test]
     fn only_names_of_its_own_form_are_the_caches() {

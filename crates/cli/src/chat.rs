@@ -3,61 +3,48 @@
 mod command;
 mod drag;
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use lapidary_backend::Precision;
-use lapidary_program::{Modality, Program};
-use lapidary_runner::{
-    ChatInput, Event, Finish, FinishReason, Medium, Message, Request, Runner, Stats,
-};
+use lapidary::{Conversation, Engine, Media, Message, Modality, Reply, Stats};
 use rustyline::error::ReadlineError;
 use rustyline::{Config, DefaultEditor};
-use serde_json::{Map, Value};
 
 use self::command::{Command, HELP, Settings};
 use crate::args::ChatArgs;
 use crate::exit::is_broken_pipe;
 use crate::interrupt::Interrupt;
-use crate::media::{self, Loader};
-use crate::model::{self, MediaNeed, Wanted};
-use crate::run::{sampling, statistics, template};
+use crate::media;
+use crate::model;
+use crate::run::statistics;
+use crate::show::Shown;
 use crate::tell::tell;
 
 /// Talks until the user leaves.
 pub fn run(args: &ChatArgs) -> Result<()> {
-    let program = model::open(&args.model)?;
-    let (tokenizer, template) = template(&args.model, &program)?;
-    let params = sampling(&args.sampling, program.metadata());
-    params.check(program.metadata().vocab_size)?;
-    let context = model::context(args.ctx, &program, true);
-    let wanted = Wanted {
-        context,
-        chunk: None,
-        say: true,
-        precision: Precision::Fast,
-        media: MediaNeed::any(&program),
-    };
-    let loaded = model::load(program, &args.device, &wanted)?;
-    let mut runner = Runner::with_parts(loaded.engine, Some(tokenizer), Some(Arc::new(template)))?;
-    runner.set_load_seconds(loaded.took.as_secs_f64());
+    let model = model::open(&args.model)?;
+    model::need_template(&model)?;
+    let params = args.sampling.sampling().params(model.metadata());
+    params.check(model.metadata().vocab_size).map_err(lapidary::Error::from)?;
+    let load = model::context(model::load_args(&args.device, true), args.ctx, true);
+    let engine = model::load(&model, load, true)?;
     let settings = Settings { params, max_tokens: args.max_tokens, think: args.think };
     let mut chat = Chat {
-        program: runner.program().clone(),
-        runner,
+        conversation: engine.conversation(),
+        engine,
         settings,
         system: args.system.clone(),
-        said: vec![],
-        shown: vec![],
         pending: vec![],
         last: None,
         interrupt: Interrupt::listen()?,
     };
+    if let Some(path) = &args.resume {
+        chat.resume(path)?;
+    }
     let mut lines = Lines::new()?;
     if lines.interactive {
-        tell(format_args!("{} · /help lists commands", chat.program.metadata().name));
+        tell(format_args!("{} · /help lists commands", model.name()));
     }
     while let Some(line) = lines.next()? {
         match chat.line(&line) {
@@ -70,19 +57,19 @@ pub fn run(args: &ChatArgs) -> Result<()> {
             Err(e) => return Err(e),
         }
     }
-    Ok(())
+    match &args.save {
+        Some(path) => chat.save(path),
+        None => Ok(()),
+    }
 }
 
 struct Chat {
-    program: Arc<Program>,
-    runner: Runner,
+    engine: Engine,
+    conversation: Conversation,
     settings: Settings,
     system: Option<String>,
-    /// The conversation, and the media in it.
-    said: Vec<Message>,
-    shown: Vec<Medium>,
     /// What will be shown with the next message.
-    pending: Vec<Medium>,
+    pending: Vec<Media>,
     last: Option<Stats>,
     interrupt: Interrupt,
 }
@@ -121,10 +108,9 @@ impl Chat {
             Command::Help => tell(format_args!("{HELP}")),
             Command::Leave => return Ok(false),
             Command::Clear => {
-                self.said.clear();
-                self.shown.clear();
+                self.conversation.clear();
                 self.pending.clear();
-                self.runner.forget();
+                self.engine.forget()?;
             }
             Command::Stats => match &self.last {
                 Some(stats) => tell(format_args!("{}", statistics(stats, None))),
@@ -135,7 +121,7 @@ impl Chat {
             Command::Save(path) => self.save(&path)?,
             Command::Set(None) => tell(format_args!("{}", self.settings.show())),
             Command::Set(Some((name, value))) => {
-                let vocab_size = self.program.metadata().vocab_size;
+                let vocab_size = self.engine.metadata().vocab_size;
                 if let Err(what) = self.settings.set(&name, &value, vocab_size) {
                     tell(format_args!("{what}"));
                 }
@@ -145,83 +131,61 @@ impl Chat {
     }
 
     fn show(&mut self, kind: Modality, path: &Path) -> Result<()> {
-        let medium = Loader::new(&self.program).load(kind, path)?;
-        let n: usize = medium.inputs().map(|i| i.n_soft).sum();
-        let what = medium.modality().name();
+        let media = model::ready(Media::file(kind, path), self.engine.model())?;
+        let (what, n) = (kind.name(), media.n_tokens());
         tell(format_args!("{what} of {n} tokens goes with what you say next"));
-        self.pending.push(medium);
+        self.pending.push(media);
         Ok(())
     }
 
     /// Says something and streams the answer. What fails or is stopped before a word was said is
     /// taken back.
     fn say(&mut self, text: &str) -> Result<()> {
-        let (n_said, n_shown) = (self.said.len(), self.shown.len());
         let pending = std::mem::take(&mut self.pending);
-        self.said.push(media::message("user", &pending, text));
-        self.shown.extend(pending.iter().cloned());
+        let shown = pending.iter().cloned().fold(Message::new("user"), Message::media);
+        self.conversation.message(shown.text(text));
         match self.answer() {
-            Ok((answer, finish)) => {
-                self.last = Some(finish.stats);
-                if answer.is_empty() && finish.reason == FinishReason::Cancelled {
-                    self.said.truncate(n_said);
-                    self.shown.truncate(n_shown);
-                } else {
-                    self.said.push(Message::new("assistant", answer));
-                }
+            Ok(reply) => {
+                self.last = reply.finish.map(|finish| finish.stats);
                 Ok(())
             }
             Err(e) => {
-                self.said.truncate(n_said);
-                self.shown.truncate(n_shown);
+                self.conversation.discard();
                 self.pending = pending;
                 Err(e)
             }
         }
     }
 
-    fn answer(&mut self) -> Result<(String, Finish)> {
-        let mut messages = Vec::with_capacity(self.said.len() + 1);
-        messages.extend(self.system.as_ref().map(|s| Message::new("system", s.as_str())));
-        messages.extend(self.said.iter().cloned());
-        let mut kwargs = Map::new();
-        if self.settings.think {
-            kwargs.insert("enable_thinking".into(), Value::Bool(true));
-        }
-        let input = ChatInput { messages: &messages, kwargs, ..ChatInput::default() };
-        let prompt = self.runner.chat_prompt(&input, &self.shown)?;
-        let request = Request {
-            max_new: self.settings.max_tokens,
-            ..Request::new(prompt, self.settings.params.clone())
-        };
-        let cancel = self.interrupt.arm();
-        let mut out = std::io::stdout().lock();
-        let mut written: std::io::Result<()> = Ok(());
-        let mut answer = String::new();
-        let finish = self.runner.generate(request, &cancel, |event| {
-            if let Event::Text { text } = event {
-                answer.push_str(text);
-                if written.is_ok() {
-                    written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-                    if written.is_err() {
-                        cancel.cancel();
-                    }
-                }
-            }
-        });
+    fn answer(&mut self) -> Result<Reply> {
+        let Settings { params, max_tokens, think } = self.settings.clone();
+        self.conversation
+            .system(self.system.clone().unwrap_or_default())
+            .sampling(params.into())
+            .max_tokens(max_tokens)
+            .thinking(think);
+        let answer = self.conversation.answer()?;
+        self.interrupt.arm(answer.cancel_token());
+        let reply = Shown::standard(false).all(answer);
         self.interrupt.disarm();
-        written.and_then(|()| writeln!(out)).context("can't write to standard output")?;
-        Ok((answer, finish?))
+        reply
     }
 
-    /// The conversation as JSON, in the words of the OpenAI API. Media are named by their kind only.
-    fn save(&self, path: &Path) -> Result<()> {
-        let mut messages = Vec::new();
-        messages.extend(self.system.as_ref().map(|s| Message::new("system", s.as_str())));
-        messages.extend(self.said.iter().cloned());
-        let text = serde_json::to_string_pretty(&serde_json::json!({ "messages": messages }))?;
-        std::fs::write(path, text + "\n").with_context(|| path.display().to_string())?;
-        tell(format_args!("saved {} messages", messages.len()));
+    /// Writes the conversation, with its media and what was computed of it.
+    fn save(&mut self, path: &Path) -> Result<()> {
+        self.conversation.system(self.system.clone().unwrap_or_default());
+        self.conversation.save(path)?;
+        let n = self.conversation.messages().len() + usize::from(self.system.is_some());
+        tell(format_args!("saved {n} messages"));
+        Ok(())
+    }
+
+    /// Goes on with a conversation that was saved. Its instructions stand, unless there are new ones.
+    fn resume(&mut self, path: &Path) -> Result<()> {
+        let kept = self.conversation.resume(path)?;
+        self.system = self.system.take().or(self.conversation.instructions().map(String::from));
+        let n = self.conversation.messages().len();
+        tell(format_args!("going on after {n} messages, {kept} tokens of them at hand"));
         Ok(())
     }
 }
@@ -238,7 +202,8 @@ impl Lines {
         let config = Config::builder().auto_add_history(true).max_history_size(1000)?.build();
         let mut editor = DefaultEditor::with_config(config)?;
         let interactive = std::io::stdin().is_terminal();
-        let history = crate::cache::root().filter(|_| interactive).map(|r| r.join("chat_history"));
+        let history =
+            lapidary::cache::root().filter(|_| interactive).map(|r| r.join("chat_history"));
         if let Some(path) = &history {
             // There is none at the first start.
             let _ = editor.load_history(path);

@@ -1,18 +1,16 @@
 //! `lapidary demo`: the built-in model talks, sees and calls a tool, on every backend that is here.
 
 use std::io::Write;
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use lapidary_backend::{Backend, Precision};
+use lapidary::text::{Content, Part};
+use lapidary::{Engine, Load, Model, Precision, pebble};
 use lapidary_heldout::{Answer, Item, answer, passes, prompt};
-use lapidary_program::Program;
-use lapidary_runner::{CancelToken, Content, Part, Runner};
 use serde_json::{Value, json};
 
 use crate::args::DemoArgs;
 use crate::exit::{Failed, is_cancelled};
-use crate::model::{self, MediaNeed, Wanted};
+use crate::model;
 use crate::tell::tell;
 
 /// The most tokens of one answer.
@@ -20,38 +18,33 @@ const MAX_TOKENS: usize = 64;
 
 /// Asks the same questions everywhere, shows the first backend's answers, and compares the rest.
 pub fn run(args: &DemoArgs) -> Result<()> {
-    let items = lapidary_heldout::parse(lapidary_pebble::DEMO, "the demonstration")?;
-    let program = Arc::new(lapidary_pebble::open()?);
-    // Nothing is lost if Ctrl-C ends the process at once.
-    let cancel = CancelToken::new();
-    let registry = lapidary_backends::all();
+    let items = lapidary_heldout::parse(pebble::DEMO, "the demonstration")?;
+    let model = Model::pebble()?;
     let mut ran: Vec<Ran> = Vec::new();
     let named = args.backend != "auto";
-    for backend in model::named_or_all(&registry, &args.backend)? {
-        let mut runner = match load(backend, &program, args) {
-            Ok(runner) => runner,
-            Err(e) if named => return Err(e),
+    for backend in model::named_or_all(&args.backend)? {
+        let load = Load::default().backend(backend);
+        let load = model::engine_args(load, &args.engine, Precision::Fast);
+        let engine = match model.load(load) {
+            Ok(engine) => engine,
+            Err(e) if named => return Err(e.into()),
             // What this machine has not is not an error of a demonstration.
             Err(e) => {
-                tell(format_args!("note: {} is left out: {e:#}", backend.name()));
+                tell(format_args!("note: {backend} is left out: {e}"));
                 continue;
             }
         };
         let show = ran.is_empty() && !args.json;
         if !show {
-            tell(format_args!("note: asking the same of {}", backend.name()));
+            tell(format_args!("note: asking the same of {backend}"));
         }
-        let answers = items
-            .iter()
-            .map(|item| ask(&mut runner, item, &cancel, show))
-            .collect::<Result<Vec<_>>>();
+        let answers = items.iter().map(|item| ask(&engine, item, show)).collect::<Result<Vec<_>>>();
         match answers {
             Ok(answers) => {
-                let device = runner.describe();
-                ran.push(Ran { backend: backend.name(), device, answers });
+                ran.push(Ran { backend, device: engine.describe().to_string(), answers });
             }
             Err(e) if is_cancelled(&e) || ran.is_empty() => return Err(e),
-            Err(e) => tell(format_args!("note: {} failed: {e:#}", backend.name())),
+            Err(e) => tell(format_args!("note: {backend} failed: {e:#}")),
         }
     }
     let rows = rows(&items, &ran);
@@ -73,30 +66,18 @@ struct Ran {
     answers: Vec<Answer>,
 }
 
-fn load(backend: &dyn Backend, program: &Arc<Program>, args: &DemoArgs) -> Result<Runner> {
-    let wanted = Wanted {
-        context: model::context(None, program, false),
-        chunk: None,
-        say: false,
-        precision: Precision::Fast,
-        media: MediaNeed::any(program),
-    };
-    let loaded = model::load_with(backend, program, &args.engine, &wanted)?;
-    Ok(Runner::new(loaded.engine)?)
-}
-
-fn ask(runner: &mut Runner, item: &Item, cancel: &CancelToken, show: bool) -> Result<Answer> {
-    let pictures = |name: &str| match lapidary_pebble::demo_picture(name) {
+fn ask(engine: &Engine, item: &Item, show: bool) -> Result<Answer> {
+    let images = |name: &str| match pebble::demo_image(name) {
         Some(bytes) => Ok(bytes.to_vec()),
         None => Err(std::io::ErrorKind::NotFound.into()),
     };
-    let prompt = prompt(runner, item, &pictures)?;
+    let prompt = prompt(engine, item, &images)?;
     let mut out = std::io::stdout().lock();
     let mut written: std::io::Result<()> = Ok(());
     if show {
         written = writeln!(out, "> {}", question(item));
     }
-    let answer = answer(runner, prompt, MAX_TOKENS, cancel, &mut |text| {
+    let answer = answer(engine, prompt, MAX_TOKENS, &mut |text| {
         if show && written.is_ok() {
             written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
         }
@@ -156,7 +137,7 @@ fn rows(items: &[Item], ran: &[Ran]) -> Vec<Value> {
             "device": r.device,
             "prompt_tokens_per_s": rate(fed, sum(&|a| a.stats.prefill_s)),
             "answer_tokens_per_s": rate(made, sum(&|a| a.stats.decode_s)),
-            "picture_s": sum(&|a| a.stats.encode_s),
+            "image_s": sum(&|a| a.stats.encode_s),
             "n_right": items.iter().zip(&r.answers).filter(|p| right(*p)).count(),
             "n_answers": items.len(),
             "same_tokens": same,
@@ -169,7 +150,7 @@ fn rows(items: &[Item], ran: &[Ran]) -> Vec<Value> {
 
 fn table(rows: &[Value]) -> String {
     let mut lines = vec![
-        "| backend | prompt tok/s | answer tok/s | picture s | right | same tokens |".to_string(),
+        "| backend | prompt tok/s | answer tok/s | image s | right | same tokens |".to_string(),
         "| --- | ---: | ---: | ---: | ---: | ---: |".to_string(),
     ];
     for r in rows {
@@ -179,7 +160,7 @@ fn table(rows: &[Value]) -> String {
             r["device"].as_str().unwrap_or_default(),
             number("prompt_tokens_per_s"),
             number("answer_tokens_per_s"),
-            r["picture_s"].as_f64().unwrap_or(0.0),
+            r["image_s"].as_f64().unwrap_or(0.0),
             r["n_right"],
             r["n_answers"],
             r["same_tokens"],

@@ -11,31 +11,32 @@ use crate::cache;
 
 /// Prints backends, devices, memory and the cache.
 pub fn run(args: &DoctorArgs) -> Result<()> {
-    let registry = lapidary_backends::all();
+    let found = lapidary::devices();
     let mut backends: Vec<Value> = Vec::new();
-    for backend in registry.iter() {
-        backends.push(match backend.probe() {
+    for backend in &found {
+        backends.push(match &backend.devices {
             Ok(devices) => json!({
-                "name": backend.name(),
+                "name": backend.name,
                 "usable": !devices.is_empty(),
-                "devices": devices.iter().map(|d| json!({
-                    "name": d.name, "isa": d.isa, "available_bytes": d.available_bytes,
-                    "total_bytes": d.total_bytes, "passed_over": backend.passes_over(d),
+                "devices": devices.iter().map(|(d, passed_over)| json!({
+                    "id": d.id.to_string(), "name": d.name, "kind": d.kind.name(), "isa": d.isa,
+                    "bus": d.bus, "available_bytes": d.available_bytes,
+                    "total_bytes": d.total_bytes, "passed_over": passed_over,
                 })).collect::<Vec<_>>(),
             }),
-            Err(e) => json!({
-                "name": backend.name(), "usable": false, "devices": [], "reason": e.to_string(),
+            Err(reason) => json!({
+                "name": backend.name, "usable": false, "devices": [], "reason": reason,
             }),
         });
     }
-    let auto = registry.auto().map(|(b, ..)| b.name()).ok();
+    let auto = found.iter().find(|b| b.is_auto).map(|b| b.name);
     // What other builds or later versions bring, so that their absence is not a riddle.
     let absent = ["vulkan", "metal", "dx12", "cuda", "mlx"]
         .into_iter()
-        .filter(|n| !registry.iter().any(|b| b.name() == *n))
+        .filter(|n| !found.iter().any(|b| b.name == *n))
         .map(|n| json!({"name": n, "usable": false, "reason": "not part of this build"}))
         .collect::<Vec<_>>();
-    let cache = cache::root();
+    let cache = lapidary::cache::root();
     let cache_bytes = cache.as_deref().map(cache::size_bytes);
     let threads = std::thread::available_parallelism().map(usize::from).ok();
     let report = json!({
@@ -70,6 +71,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
                     let free = d["available_bytes"]
                         .as_u64()
                         .map_or(String::new(), |n| format!(", {} free", HumanBytes(n)));
+                    let id = d["id"].as_str().unwrap_or_default();
                     let device = d["name"].as_str().unwrap_or_default();
                     // Whoever wants it says so.
                     let passed = match d["passed_over"].as_str() {
@@ -79,7 +81,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
                         ),
                         None => String::new(),
                     };
-                    writeln!(out, "  {name:<10} {device}{free}{passed}")?;
+                    writeln!(out, "  {id:<10} {device}{free}{passed}")?;
                 }
             }
         }

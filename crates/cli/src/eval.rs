@@ -1,34 +1,26 @@
 //! `lapidary eval ppl`.
 
 use std::io::Write;
-use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
-use lapidary_backend::Precision;
-use lapidary_runner::{Runner, perplexity};
+use lapidary_measure::perplexity;
 use serde_json::json;
 
 use crate::args::eval::PplArgs;
-use crate::model::{self, MediaNeed, Wanted};
+use crate::model;
 use crate::progress;
 use crate::tokens::read_text;
 
 /// Prints the perplexity of a text.
 pub fn ppl(args: &PplArgs) -> Result<()> {
     let text = read_text(&args.text.file)?;
-    let program = model::open(&args.model)?;
-    let tokenizer = model::tokenizer(&program, &args.model)?;
-    let wanted = Wanted {
-        context: args.text.window,
-        chunk: None,
-        say: args.device.backend == "auto",
-        precision: Precision::Fast,
-        media: MediaNeed::default(),
-    };
-    let loaded = model::load(program, &args.device, &wanted)?;
-    let mut runner = Runner::with_parts(loaded.engine, Some(Arc::new(tokenizer)), None)?;
-    let mut tokens = runner.text_prompt(&text)?;
+    let model = model::open(&args.model)?;
+    model::need_tokenizer(&model)?;
+    let say = args.device.backend == "auto";
+    let load = model::load_args(&args.device, say).context(args.text.window).text_only();
+    let mut runner = model::load_runner(&model, load, say)?.runner;
+    let mut tokens = model.tokenise(&text)?;
     tokens.truncate(args.text.tokens.unwrap_or(usize::MAX));
     let start = Instant::now();
     let bar = progress::Counted::windows();

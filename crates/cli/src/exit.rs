@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use lapidary_runner::ErrorCode;
+use lapidary::ErrorCode;
 
 use crate::tell::tell;
 
@@ -75,62 +75,12 @@ pub fn is_cancelled(error: &anyhow::Error) -> bool {
 }
 
 fn code(error: &anyhow::Error) -> u8 {
-    for e in error.chain() {
-        if e.is::<Usage>() {
-            return ErrorCode::InvalidArgument.exit();
-        }
-        if let Some(e) = e.downcast_ref::<lapidary_runner::Error>() {
-            return ErrorCode::of(e).exit();
-        }
-        if let Some(e) = e.downcast_ref::<lapidary_backend::Error>() {
-            return ErrorCode::of_backend(e).exit();
-        }
-        if let Some(e) = e.downcast_ref::<lapidary_program::Error>() {
-            return ErrorCode::of_program(e).exit();
-        }
-        if let Some(e) = e.downcast_ref::<lapidary_quantise::Error>() {
-            return match e {
-                lapidary_quantise::Error::Program(e) => ErrorCode::of_program(e),
-                _ => ErrorCode::InvalidArgument,
-            }
-            .exit();
-        }
-        if e.is::<lapidary_media::Error>() {
-            return ErrorCode::InvalidArgument.exit();
-        }
-        if let Some(code) = e.downcast_ref().and_then(of_heldout) {
-            return code.exit();
-        }
-        if let Some(e) = e.downcast_ref::<lapidary_gemma::Error>() {
-            return of_gemma(e).exit();
-        }
-        if let Some(e) = e.downcast_ref::<std::io::Error>()
-            && e.kind() == std::io::ErrorKind::NotFound
-        {
-            return ErrorCode::NotFound.exit();
-        }
-    }
-    1
-}
-
-/// What the system's own error behind it does not say.
-fn of_heldout(error: &lapidary_heldout::Error) -> Option<ErrorCode> {
-    use lapidary_heldout::Error;
-    match error {
-        Error::Runner(e) => Some(ErrorCode::of(e)),
-        Error::Line { .. } | Error::Media(_) => Some(ErrorCode::InvalidArgument),
-        Error::Io { .. } | Error::Picture { .. } => None,
-    }
-}
-
-fn of_gemma(error: &lapidary_gemma::Error) -> ErrorCode {
-    use lapidary_gemma::Error;
-    match error {
-        Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-            ErrorCode::NotFound
-        }
-        Error::Io { .. } => ErrorCode::Io,
-        Error::Program(e) => ErrorCode::of_program(e),
-        _ => ErrorCode::InvalidProgram,
-    }
+    let one = |e: &(dyn std::error::Error + 'static)| match e.downcast_ref() {
+        Some(Usage(_)) => Some(ErrorCode::InvalidArgument),
+        None => match e.downcast_ref::<lapidary_heldout::Error>() {
+            Some(e) => e.code(),
+            None => ErrorCode::of(e),
+        },
+    };
+    error.chain().find_map(one).map_or(1, ErrorCode::exit)
 }

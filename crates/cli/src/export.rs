@@ -1,19 +1,16 @@
 //! `lapidary export`.
 
-use std::sync::Arc;
-
 use anyhow::{Context, Result};
-use lapidary_backend::Precision;
-use lapidary_program::{Encoding, Program, WeightDecl, blob, lap};
-use lapidary_quantise::{dequantise, quantise, synthetic};
-use lapidary_runner::golden;
+use lapidary::program::{blob, lap};
+use lapidary::{CancelToken, Load, Model, Precision, Towers};
+use lapidary_measure::golden;
 
 use crate::args::{EngineArgs, ExportArgs, ModelArgs};
 use crate::exit::Usage;
 use crate::interrupt::cancel_on_interrupt;
-use crate::model::{self, MediaNeed, Wanted};
+use crate::model;
 use crate::tell::tell;
-use crate::{progress, recipe, target};
+use crate::{progress, target};
 
 /// Tokens of the longest golden sequence, with room.
 const GOLDEN_CONTEXT: u32 = 64;
@@ -25,7 +22,8 @@ pub fn run(args: &ExportArgs) -> Result<()> {
         let what = format!("{} is there already; --force replaces it", args.out.display());
         return Err(Usage(what).into());
     }
-    let mut program = under_recipe(args, subject(args)?)?;
+    let model = under_recipe(args, subject(args)?)?;
+    let mut program = (**model.program()).clone();
     // A vocabulary that can't be read is refused before the long work, not after it.
     program.blob(blob::TOKENIZER)?;
     if args.no_golden || args.synthetic.is_some() {
@@ -34,20 +32,20 @@ pub fn run(args: &ExportArgs) -> Result<()> {
         tell(format_args!(
             "note: computing golden logits on the reference (--no-golden leaves them out)"
         ));
-        let wanted = Wanted {
-            context: program.metadata().max_context_len.min(GOLDEN_CONTEXT),
-            chunk: Some(GOLDEN_CONTEXT),
-            say: false,
-            precision: Precision::Exact,
-            media: MediaNeed::towers(),
-        };
-        let how = EngineArgs::default();
-        let mut reference = model::load_reference(&Arc::new(program.clone()), &how, &wanted)?;
+        let load = Load::default()
+            .backend("reference")
+            .context(program.metadata().max_context_len.min(GOLDEN_CONTEXT))
+            .chunk(GOLDEN_CONTEXT)
+            .towers(Towers::any());
+        let load = model::engine_args(load, &EngineArgs::default(), Precision::Exact);
+        let mut reference = model.load_engine(&load)?;
+        drop(load);
         let goldens = golden::compute(reference.engine.as_mut())?;
         program.set_blob(blob::GOLDEN, golden::to_blob(&goldens)?);
     }
     let bar = progress::Bytes::new("writing");
-    let cancel = cancel_on_interrupt()?;
+    let cancel = CancelToken::new();
+    cancel_on_interrupt(cancel.clone())?;
     lap::write(&program, &args.out, &mut |done, all| {
         bar.set(done, all);
         !cancel.is_cancelled()
@@ -60,28 +58,27 @@ pub fn run(args: &ExportArgs) -> Result<()> {
 }
 
 /// A model from its files, or a released shape with random weights.
-fn subject(args: &ExportArgs) -> Result<Program> {
+fn subject(args: &ExportArgs) -> Result<Model> {
     match (&args.model, &args.synthetic) {
         (Some(path), _) => {
             let (draft, mmproj) = (args.draft.clone(), args.mmproj.clone());
             let no_mmap = args.no_mmap;
             model::open(&ModelArgs { no_mmap, draft, mmproj, ..ModelArgs::at(path) })
         }
-        (None, Some(name)) => Ok(synthetic(&recipe::shape(name)?, None)?),
+        (None, Some(name)) => Ok(Model::synthetic(name, None)?),
         (None, None) => Err(Usage("give a model, or --synthetic and a shape".into()).into()),
     }
 }
 
-fn under_recipe(args: &ExportArgs, mut program: Program) -> Result<Program> {
-    let Some(name) = &args.quant else { return Ok(program) };
-    let is_quantised = |d: &WeightDecl| matches!(d.encoding, Encoding::Quant(_));
-    let n = program.weights().values().filter(|d| is_quantised(d)).count();
+fn under_recipe(args: &ExportArgs, mut model: Model) -> Result<Model> {
+    let Some(recipe) = &args.quant else { return Ok(model) };
+    let n = model.n_quantised();
     if args.requantise {
-        program = dequantise(&program)?;
+        model = model.dequantised()?;
     } else if n > 0 {
         tell(format_args!(
             "note: {n} weights are quantised already and stay so (--requantise quantises them too)"
         ));
     }
-    Ok(quantise(&program, &recipe::of(name, &program)?)?)
+    Ok(model.quantised(recipe)?)
 }

@@ -6,38 +6,34 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use lapidary_backend::Precision;
+use lapidary::{Engine, Load, Model};
 use lapidary_heldout::{Item, Score, answer, prompt};
-use lapidary_program::Program;
-use lapidary_runner::{CancelToken, Perplexity, Runner, perplexity_of_every_token};
+use lapidary_measure::{Perplexity, perplexity_of_every_token};
 use serde_json::{Value, json};
 
 use crate::args::ModelArgs;
 use crate::args::eval::{HeldoutArgs, SetArgs};
 use crate::exit::Usage;
-use crate::model::{self, MediaNeed, Wanted};
+use crate::model;
 use crate::progress;
 use crate::tokens::read_text;
 
-/// Tokens of one window of a text, behind the token that begins a sequence.
+/// Tokens of one window of a text, after the token that begins a sequence.
 const WINDOW: usize = 511;
 
 /// Asks a model, perhaps another one too, and prints how many answers are right.
 pub fn run(args: &HeldoutArgs) -> Result<()> {
     let sets = Sets::read(&args.sets.dir, &args.set, args.limit)?;
-    let program = model::open(&args.model)?;
-    // Nothing is lost if Ctrl-C ends the process at once.
-    let cancel = CancelToken::new();
+    let model = model::open(&args.model)?;
     let against = args
         .against
         .as_deref()
         .map(|path| model::open(&ModelArgs { no_mmap: args.model.no_mmap, ..ModelArgs::at(path) }));
     let against = against.transpose()?;
-    let name = program.metadata().name.clone();
-    let found = measure(args, name, program, (&sets, &cancel))?;
+    let found = measure(args, model.name().to_string(), &model, &sets)?;
     // Both may carry the same name, so the other goes by its path.
     let path = args.against.as_ref().map_or(String::new(), |path| path.display().to_string());
-    let other = against.map(|p| measure(args, path, p, (&sets, &cancel))).transpose()?;
+    let other = against.map(|model| measure(args, path, &model, &sets)).transpose()?;
     let mut out = std::io::stdout().lock();
     if args.sets.json {
         let mut report = found.report();
@@ -100,20 +96,9 @@ impl Sets {
         Ok(Sets { questions, texts, folder: folder.to_path_buf(), limit })
     }
 
-    /// The encoded file of a picture.
-    pub fn picture(&self, name: &str) -> std::io::Result<Vec<u8>> {
+    /// The encoded file of an image.
+    pub fn image(&self, name: &str) -> std::io::Result<Vec<u8>> {
         std::fs::read(self.folder.join(name))
-    }
-}
-
-/// What an engine must be for questions.
-pub fn wanted(program: &Program, say: bool) -> Wanted {
-    Wanted {
-        context: model::context(None, program, false),
-        chunk: None,
-        say,
-        precision: Precision::Fast,
-        media: MediaNeed::any(program),
     }
 }
 
@@ -126,45 +111,40 @@ struct Found {
     seconds: f64,
 }
 
-fn measure(
-    args: &HeldoutArgs,
-    model: String,
-    program: Program,
-    (sets, cancel): (&Sets, &CancelToken),
-) -> Result<Found> {
-    let wanted = wanted(&program, true);
-    let loaded = model::load(program, &args.device, &wanted)?;
-    let mut runner = Runner::new(loaded.engine)?;
+fn measure(args: &HeldoutArgs, name: String, model: &Model, sets: &Sets) -> Result<Found> {
+    let load: Load = model::load_args(&args.device, true);
+    let engine = model::load(model, load, true)?;
     let start = Instant::now();
     let (mut scores, mut texts) = (BTreeMap::new(), BTreeMap::new());
     for (name, items) in &sets.questions {
-        scores.insert(name.clone(), score(&mut runner, name, items, (sets, &args.sets), cancel)?);
+        scores.insert(name.clone(), score(&engine, name, items, (sets, &args.sets))?);
     }
     for (name, text) in &sets.texts {
-        let mut tokens = runner.tokenizer()?.encode_text(text)?;
+        let mut tokens = model.tokenizer()?.encode_text(text).map_err(lapidary::Error::from)?;
         tokens.truncate(sets.limit.saturating_mul(WINDOW));
         let bar = progress::Counted::windows();
-        let ppl = perplexity_of_every_token(&mut runner, &tokens, WINDOW, &mut |done, all| {
-            bar.set(done, all);
+        let ppl = engine.with_runner(move |runner| {
+            perplexity_of_every_token(runner, &tokens, WINDOW, &mut |done, all| {
+                bar.set(done, all);
+            })
         })?;
-        texts.insert(name.clone(), ppl);
+        texts.insert(name.clone(), ppl?);
     }
-    let (device, seconds) = (runner.describe(), start.elapsed().as_secs_f64());
-    Ok(Found { model, device, scores, texts, seconds })
+    let (device, seconds) = (engine.describe().to_string(), start.elapsed().as_secs_f64());
+    Ok(Found { model: name, device, scores, texts, seconds })
 }
 
 fn score(
-    runner: &mut Runner,
+    engine: &Engine,
     name: &str,
     items: &[Item],
     (sets, args): (&Sets, &SetArgs),
-    cancel: &CancelToken,
 ) -> Result<Score> {
     let mut score = Score::default();
     let bar = progress::Counted::of(name.to_string());
     for (i, item) in items.iter().enumerate().filter(|(_, item)| item.check.is_some()) {
-        let prompt = prompt(runner, item, &|picture| sets.picture(picture))?;
-        score.add(item, &answer(runner, prompt, args.max_tokens, cancel, &mut |_| {})?.text);
+        let prompt = prompt(engine, item, &|image| sets.image(image))?;
+        score.add(item, &answer(engine, prompt, args.max_tokens, &mut |_| {})?.text);
         bar.set(i + 1, items.len());
     }
     Ok(score)

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use anyhow::Result;
-use lapidary_program::{Method, Program, ValueType, method};
+use lapidary::Program;
+use lapidary::program::{Method, ValueType, method};
 use serde_json::{Value, json};
 
 use crate::args::InspectArgs;
@@ -13,13 +14,14 @@ use crate::model;
 
 /// Prints what a model is.
 pub fn run(args: &InspectArgs) -> Result<()> {
-    let program = model::open(&args.model)?;
+    let model = model::open(&args.model)?;
+    let program = model.program();
     let mut out = std::io::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &as_json(&program)?)?;
+        serde_json::to_writer_pretty(&mut out, &as_json(program)?)?;
         writeln!(out)?;
     } else {
-        write!(out, "{}", as_text(&program)?)?;
+        write!(out, "{}", as_text(program)?)?;
     }
     Ok(out.flush()?)
 }

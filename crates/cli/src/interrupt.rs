@@ -4,21 +4,18 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
-use lapidary_runner::CancelToken;
+use lapidary::CancelToken;
 
 /// From here on the first Ctrl-C asks the work to end and the second ends the process. Before, while
 /// a model is loaded, the first one ends the process.
-pub fn cancel_on_interrupt() -> Result<CancelToken> {
-    let cancel = CancelToken::new();
-    let asked = cancel.clone();
+pub fn cancel_on_interrupt(asked: CancelToken) -> Result<()> {
     ctrlc::set_handler(move || {
         if asked.is_cancelled() {
             std::process::exit(130);
         }
         asked.cancel();
     })
-    .context("can't listen for Ctrl-C")?;
-    Ok(cancel)
+    .context("can't listen for Ctrl-C")
 }
 
 /// From here on Ctrl-C removes a temporary file and ends the process.
@@ -48,10 +45,8 @@ impl Interrupt {
     }
 
     /// An answer is under way.
-    pub fn arm(&self) -> CancelToken {
-        let cancel = CancelToken::new();
-        self.put(Some(cancel.clone()));
-        cancel
+    pub fn arm(&self, cancel: CancelToken) {
+        self.put(Some(cancel));
     }
 
     /// No answer is under way.

@@ -5,35 +5,30 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Result;
-use lapidary_backend::Precision;
-use lapidary_gemma::recipes::BUILT_IN;
-use lapidary_program::Program;
-use lapidary_quantise::{dequantise, quantise};
-use lapidary_runner::{Divergence, Runner, divergence};
+use lapidary::{ErrorCode, Model, Runner};
+use lapidary_measure::{Divergence, divergence};
 use serde_json::{Value, json};
 
 use crate::args::ModelArgs;
 use crate::args::eval::KlArgs;
-use crate::model::{self, MediaNeed, Wanted};
+use crate::model;
+use crate::progress;
 use crate::tell::tell;
 use crate::tokens::read_text;
-use crate::{progress, recipe};
 
 /// Prints how far a model, or the recipes that are asked for, are from a reference.
 pub fn run(args: &KlArgs) -> Result<()> {
     let text = read_text(&args.text.file)?;
-    let program = model::open(&args.model)?;
-    let tokenizer = model::tokenizer(&program, &args.model)?;
-    let mut tokens = Vec::new();
-    tokens.extend(program.metadata().bos_id.filter(|_| program.metadata().add_bos));
-    tokens.extend(tokenizer.encode_text(&text)?);
+    let model = model::open(&args.model)?;
+    model::need_tokenizer(&model)?;
+    let mut tokens = model.tokenise(&text)?;
     tokens.truncate(args.text.tokens.unwrap_or(usize::MAX));
     // All names are looked up before anything is loaded.
-    let models = models(args, &program)?;
-    let mut reference = load(args, reference(args, &program)?)?;
+    let models = models(args, &model)?;
+    let mut reference = load(args, &reference(args, &model)?)?;
 
     let start = Instant::now();
-    let mut results: Vec<(Model, Divergence)> = Vec::new();
+    let mut results: Vec<(Compared, Divergence)> = Vec::new();
     let mut waiting = models.into_iter().peekable();
     while waiting.peek().is_some() {
         let (group, mut runners) = as_many_as_fit(args, &mut waiting)?;
@@ -57,65 +52,56 @@ pub fn run(args: &KlArgs) -> Result<()> {
 }
 
 /// What is compared.
-struct Model {
+struct Compared {
     name: String,
-    program: Program,
+    model: Model,
 }
 
-fn models(args: &KlArgs, program: &Program) -> Result<Vec<Model>> {
+fn models(args: &KlArgs, model: &Model) -> Result<Vec<Compared>> {
     if args.quant.is_empty() {
-        let name = program.metadata().name.clone();
-        return Ok(vec![Model { name, program: program.clone() }]);
+        let name = model.name().to_string();
+        return Ok(vec![Compared { name, model: model.clone() }]);
     }
     let mut names: Vec<&str> = Vec::new();
     for name in &args.quant {
         match name.as_str() {
-            "all" => names.extend(BUILT_IN.iter().filter(|n| **n != args.reference)),
+            "all" => names.extend(Model::recipes().iter().filter(|n| **n != args.reference)),
             one => names.push(one),
         }
     }
     names
         .into_iter()
-        .map(|name| Ok(Model { name: name.to_string(), program: under(name, program)? }))
+        .map(|name| Ok(Compared { name: name.to_string(), model: under(name, model)? }))
         .collect()
 }
 
-fn reference(args: &KlArgs, program: &Program) -> Result<Program> {
-    if BUILT_IN.contains(&args.reference.as_str()) {
-        return under(&args.reference, program);
+fn reference(args: &KlArgs, model: &Model) -> Result<Model> {
+    if Model::recipes().contains(&args.reference.as_str()) {
+        return under(&args.reference, model);
     }
-    let model = ModelArgs::at(Path::new(&args.reference));
-    model::open(&ModelArgs { no_mmap: args.model.no_mmap, ..model })
+    let other = ModelArgs::at(Path::new(&args.reference));
+    model::open(&ModelArgs { no_mmap: args.model.no_mmap, ..other })
 }
 
-/// The program's numbers under a recipe, whatever they are quantised to now.
-fn under(name: &str, program: &Program) -> Result<Program> {
-    let numbers = dequantise(program)?;
-    Ok(quantise(&numbers, &recipe::of(name, &numbers)?)?)
+/// The model's numbers under a recipe, whatever they are quantised to now.
+fn under(recipe: &str, model: &Model) -> Result<Model> {
+    Ok(model.dequantised()?.quantised(recipe)?)
 }
 
-fn load(args: &KlArgs, program: Program) -> Result<Runner> {
-    let wanted = Wanted {
-        context: args.text.window,
-        chunk: None,
-        say: false,
-        precision: Precision::Fast,
-        media: MediaNeed::default(),
-    };
-    let loaded = model::load(program, &args.device, &wanted)?;
-    // Tokens come from the model's own tokenizer; none of these needs one.
-    Ok(Runner::with_parts(loaded.engine, None, None)?)
+fn load(args: &KlArgs, model: &Model) -> Result<Runner> {
+    let load = model::load_args(&args.device, false).context(args.text.window).text_only();
+    Ok(model::load_runner(model, load, false)?.runner)
 }
 
 /// Loads models until the next would not fit beside them, and at least one: the reference runs once
 /// for all that are loaded together.
 fn as_many_as_fit(
     args: &KlArgs,
-    waiting: &mut std::iter::Peekable<std::vec::IntoIter<Model>>,
-) -> Result<(Vec<Model>, Vec<Runner>)> {
+    waiting: &mut std::iter::Peekable<std::vec::IntoIter<Compared>>,
+) -> Result<(Vec<Compared>, Vec<Runner>)> {
     let (mut group, mut runners) = (Vec::new(), Vec::new());
     while let Some(next) = waiting.peek() {
-        match load(args, next.program.clone()) {
+        match load(args, &next.model) {
             Err(e) if !runners.is_empty() && is_out_of_memory(&e) => break,
             loaded => runners.push(loaded?),
         }
@@ -125,17 +111,16 @@ fn as_many_as_fit(
 }
 
 fn is_out_of_memory(error: &anyhow::Error) -> bool {
-    use lapidary_backend::Error;
-    error.chain().any(|e| matches!(e.downcast_ref::<Error>(), Some(Error::OutOfMemory(_))))
+    error.chain().find_map(ErrorCode::of) == Some(ErrorCode::OutOfMemory)
 }
 
-fn report(args: &KlArgs, results: &[(Model, Divergence)], took: f64) -> Result<Value> {
+fn report(args: &KlArgs, results: &[(Compared, Divergence)], took: f64) -> Result<Value> {
     let models = results
         .iter()
         .map(|(model, found)| {
             let mut row = serde_json::to_value(found)?;
             row["name"] = json!(model.name);
-            row["size_bytes"] = json!(model.program.weight_bytes());
+            row["size_bytes"] = json!(model.model.program().weight_bytes());
             Ok(row)
         })
         .collect::<Result<Vec<Value>>>()?;
@@ -147,7 +132,7 @@ fn report(args: &KlArgs, results: &[(Model, Divergence)], took: f64) -> Result<V
     }))
 }
 
-fn list(args: &KlArgs, model: &Model, d: &Divergence) -> String {
+fn list(args: &KlArgs, model: &Compared, d: &Divergence) -> String {
     let lines = [
         format!("{} against {}", model.name, args.reference),
         format!("mean KL         {:.6} ± {:.6}", d.kl_mean, d.kl_stderr),
@@ -167,7 +152,7 @@ fn list(args: &KlArgs, model: &Model, d: &Divergence) -> String {
     lines.join("\n") + "\n"
 }
 
-fn table(results: &[(Model, Divergence)]) -> String {
+fn table(results: &[(Compared, Divergence)]) -> String {
     let mut lines = vec![
         "| recipe | bits | mean KL | median | 90 % | 95 % | 99 % | 99.9 % | max | same top | \
          mean Δp | RMS Δp | ppl | ln(ppl/ref) |"
@@ -175,7 +160,7 @@ fn table(results: &[(Model, Divergence)]) -> String {
         format!("| --- {}|", "| ---: ".repeat(13)),
     ];
     for (model, d) in results {
-        let (program, percent) = (&model.program, |x: f64| format!("{:.2} %", x * 100.0));
+        let (program, percent) = (model.model.program(), |x: f64| format!("{:.2} %", x * 100.0));
         let bits = program.weight_bytes() as f64 * 8.0 / program.n_params().max(1) as f64;
         lines.push(format!(
             "| {} | {bits:.2} | {:.5} ± {:.5} | {:.5} | {:.5} | {:.5} | {:.4} | {:.4} | {:.4} | \

@@ -4,15 +4,14 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use lapidary_backend::Precision;
-use lapidary_runner::{Rows, Runner};
+use lapidary::runner::Rows;
+use lapidary::{Precision, Request, Towers};
 use serde_json::json;
 
 use crate::args::{self, LogitsArgs};
 use crate::exit::Usage;
 use crate::interrupt::remove_on_interrupt;
-use crate::media;
-use crate::model::{self, MediaNeed, Wanted};
+use crate::model;
 use crate::target;
 use crate::tokens::read_text;
 
@@ -20,22 +19,22 @@ use crate::tokens::read_text;
 pub fn run(args: &LogitsArgs) -> Result<()> {
     let tokens = read_tokens(&args.tokens)?;
     target::check(&args.out)?;
-    let program = model::open(&args.model)?;
-    let vocab_size = program.metadata().vocab_size as usize;
-    let media = media::prepare(&args.media, &program)?;
+    let model = model::open(&args.model)?;
+    let vocab_size = model.metadata().vocab_size as usize;
+    let media = model::media(&args.media, &model)?;
     let needed = u32::try_from(tokens.len().saturating_add(args.greedy)).unwrap_or(u32::MAX);
-    let wanted = Wanted {
-        context: needed.max(1),
-        chunk: args.chunk,
-        say: args.device.backend == "auto",
-        precision: Precision::Exact,
-        media: MediaNeed::of(&media, &program),
-    };
-    let loaded = model::load(program, &args.device, &wanted)?;
-    // Raw ids need no tokenizer, and a broken one must not stand in the way.
-    let mut runner = Runner::with_parts(loaded.engine, None, None)?;
+    let say = args.device.backend == "auto";
+    let load = model::load_args(&args.device, say)
+        .context(needed.max(1))
+        .towers(Towers::of(&media, &model)?);
+    let mut load = model::engine_args(load, &args.device.engine, Precision::Exact);
+    if let Some(chunk) = args.chunk {
+        load = load.chunk(chunk);
+    }
+    // Raw ids need no tokenizer, and a broken one does not stand in the way.
+    let mut runner = model::load_runner(&model, load, say)?.runner;
 
-    let prompt = runner.ids_prompt(tokens, &media)?;
+    let prompt = Request::ids(tokens, media).prompt(&model)?;
     let n_rows = match args.rows {
         args::Rows::All => prompt.tokens.len(),
         args::Rows::Last => 1,

@@ -19,8 +19,9 @@ mod media;
 mod model;
 mod named;
 mod progress;
-mod recipe;
 mod run;
+mod serve;
+mod show;
 mod target;
 mod tell;
 mod tokens;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
     let done = match Cli::read().command {
         Command::Run(args) => run::run(&args),
         Command::Chat(args) => chat::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Inspect(args) => inspect::run(&args),

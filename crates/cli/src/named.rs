@@ -2,16 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::args::ModelArgs;
+use lapidary::PEBBLE;
 
-/// What a model's name stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Named<'a> {
-    /// The built-in model. Its name wins over a file of the same name, which `./` reaches.
-    Pebble,
-    /// A file or a folder.
-    Path(&'a Path),
-}
+use crate::args::ModelArgs;
 
 impl ModelArgs {
     /// The model that was given by its path alone.
@@ -19,12 +12,10 @@ impl ModelArgs {
         ModelArgs { model: Some(path.to_path_buf()), ..ModelArgs::default() }
     }
 
-    /// What was named; nothing names the built-in model.
-    pub fn named(&self) -> Named<'_> {
-        match self.model.as_deref() {
-            Some(path) if path.as_os_str() != lapidary_pebble::NAME => Named::Path(path),
-            _ => Named::Pebble,
-        }
+    /// The path that was named; `None` for the built-in model, whose name wins over a file of the
+    /// same name, which `./` reaches.
+    pub fn path(&self) -> Option<&Path> {
+        self.model.as_deref().filter(|path| path.as_os_str() != PEBBLE)
     }
 }
 
@@ -57,11 +48,11 @@ mod tests {
 
     #[test]
     fn the_built_in_model_has_a_name_and_needs_none() {
-        assert_eq!(ModelArgs::default().named(), Named::Pebble);
-        assert_eq!(ModelArgs::at(Path::new("pebble")).named(), Named::Pebble);
+        assert_eq!(ModelArgs::default().path(), None);
+        assert_eq!(ModelArgs::at(Path::new("pebble")).path(), None);
         for path in ["./pebble", "pebble/", "pebble.lap", "Pebble"] {
             let args = ModelArgs::at(Path::new(path));
-            assert_eq!(args.named(), Named::Path(Path::new(path)), "{path}");
+            assert_eq!(args.path(), Some(Path::new(path)), "{path}");
         }
     }
 

@@ -19,11 +19,9 @@ pub fn run(args: &TokensArgs) -> Result<()> {
             String::from_utf8(bytes).map_err(|_| Usage("the text is not UTF-8".into()))?
         }
     };
-    let program = model::open(&args.model)?;
-    let tokenizer = model::tokenizer(&program, &args.model)?;
-    let metadata = program.metadata();
-    let mut ids: Vec<u32> = metadata.bos_id.filter(|_| metadata.add_bos).into_iter().collect();
-    ids.extend(tokenizer.encode_text(&text)?);
+    let model = model::open(&args.model)?;
+    model::need_tokenizer(&model)?;
+    let ids = model.tokenise(&text)?;
     let mut out = std::io::stdout().lock();
     serde_json::to_writer(&mut out, &ids)?;
     writeln!(out)?;

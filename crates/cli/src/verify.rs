@@ -1,21 +1,17 @@
 //! `lapidary verify`.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{Read, Write};
-use std::path::Path;
-use std::sync::Arc;
+use std::io::Write;
 
 use anyhow::Result;
-use lapidary_backend::Precision;
-use lapidary_program::lap::{self, Kind};
-use lapidary_program::method;
-use lapidary_runner::golden::{self, Golden, Verdict};
+use lapidary::program::method;
+use lapidary::{Load, Precision, Towers};
+use lapidary_measure::golden::{self, Golden, Verdict};
 
 use crate::args::VerifyArgs;
 use crate::exit::{Failed, Usage};
-use crate::model::{self, MediaNeed, Wanted};
-use crate::named::Named;
+use crate::model;
+use crate::tell::tell;
 
 /// Checks a file's bytes and a backend's logits, and names the first op that diverges.
 pub fn run(args: &VerifyArgs) -> Result<()> {
@@ -35,30 +31,22 @@ pub fn run(args: &VerifyArgs) -> Result<()> {
 
 /// Whether all is well; `show` is told what was found.
 fn check(args: &VerifyArgs, show: &mut dyn FnMut(fmt::Arguments<'_>)) -> Result<bool> {
-    let program = model::open(&args.model)?;
-    let checked = match args.model.named() {
-        Named::Pebble => Some(lap::check_hashes_in(&lapidary_pebble::file())),
-        Named::Path(path) => is_lap(path).then(|| lap::check_hashes(path)),
-    };
-    if let Some(checked) = checked {
-        checked?;
+    let model = model::open(&args.model)?;
+    if model.check_bytes()? {
         show(format_args!("bytes: as written"));
     }
-    let goldens = golden::of_program(&program)?;
+    let goldens = golden::of_program(model.program())?;
     let Some(longest) = golden::longest(&goldens) else {
         let what = "it carries no golden logits; `lapidary export` makes a file that does";
         return Err(Usage(what.into()).into());
     };
-    let context = program.metadata().max_context_len.min(longest as u32);
-    let wanted = Wanted {
-        context,
-        chunk: Some(context),
-        say: true,
-        precision: Precision::Exact,
-        media: MediaNeed::towers(),
+    let context = model.metadata().max_context_len.min(longest as u32);
+    let as_goldens = |load: Load| {
+        let load = load.context(context).chunk(context).towers(Towers::any());
+        model::engine_args(load, &args.device.engine, Precision::Exact)
     };
-    let program = Arc::new(program);
-    let mut loaded = model::load((*program).clone(), &args.device, &wanted)?;
+    let mut loaded = model.load_engine(&as_goldens(model::load_args(&args.device, true)))?;
+    tell(format_args!("note: running on {}", loaded.engine.describe()));
     let verdicts = golden::verify(loaded.engine.as_mut(), &goldens, args.tolerance)?;
     for v in &verdicts {
         let what = match v.method {
@@ -77,8 +65,8 @@ fn check(args: &VerifyArgs, show: &mut dyn FnMut(fmt::Arguments<'_>)) -> Result<
         return Ok(true);
     }
     show(format_args!("FAILED"));
-    let wanted = Wanted { say: false, ..wanted };
-    let mut reference = model::load_reference(&program, &args.device.engine, &wanted)?;
+    let reference = as_goldens(Load::default().backend("reference"));
+    let mut reference = model.load_engine(&reference)?;
     let failed = |g: &&Golden| verdicts.iter().any(|v| v.method == g.method() && !v.passed());
     for g in goldens.iter().filter(failed) {
         let found = golden::first_divergence(
@@ -100,10 +88,4 @@ fn check(args: &VerifyArgs, show: &mut dyn FnMut(fmt::Arguments<'_>)) -> Result<
          from other weights"
     ));
     Ok(false)
-}
-
-fn is_lap(path: &Path) -> bool {
-    let mut head = [0; 16];
-    let read = File::open(path).and_then(|mut f| f.read(&mut head));
-    read.is_ok_and(|n| lap::sniff(&head[..n]) == Kind::Safetensors)
 }

@@ -1,4 +1,4 @@
-//! What may be typed behind `lapidary eval`.
+//! What may be typed after `lapidary eval`.
 
 use std::path::PathBuf;
 

@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use lapidary_program::Modality;
-use lapidary_runner::SamplingParams;
+use lapidary::{Modality, SamplingParams};
 
 /// A line of a chat that is not said to the model.
 #[derive(Debug, PartialEq)]
@@ -20,7 +19,7 @@ pub enum Command {
 
 /// What `/help` prints.
 pub const HELP: &str = "\
-/image FILE        show a picture with what you say next; so do /video and /audio
+/image FILE        show an image with what you say next; so do /video and /audio
                    (or drag files into the line)
 /system [TEXT]     instructions for the model; without text, none
 /set [NAME VALUE]  temperature, top_k, top_p, min_p, repetition_penalty, seed, max_tokens, think

@@ -66,7 +66,7 @@ fn auto_says_what_it_picked_and_what_it_passed_over() {
     assert!(reasons.iter().any(|why| ran.stderr.contains(why)), "{}", ran.stderr);
     let Some(device) = device() else { return };
     let ran = run(&mut hello()).done();
-    if device["isa"] == "software" {
+    if device["kind"] == "software" {
         // It is software, or was not even asked.
         for word in ["note: backend `vulkan`: ", "no GPU", "running on cpu"] {
             assert!(ran.stderr.contains(word), "{word}: {}", ran.stderr);

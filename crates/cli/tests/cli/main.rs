@@ -15,5 +15,7 @@ mod media;
 mod memory;
 mod pebble;
 mod run;
+mod serve;
+mod sessions;
 mod support;
 mod text;

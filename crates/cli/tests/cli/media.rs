@@ -1,4 +1,4 @@
-//! Pictures and sounds from files.
+//! Images and audio from files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ fn files_give_the_logits_of_transformers_on_every_backend() {
                 let (got_shape, got) = f32s(&out, "logits");
                 assert_eq!(got_shape, shape, "{family} on {backend}");
                 let worst = difference(&got, &want);
-                // The sounds' mel spectra are computed in f32 by transformers, in f64 here.
+                // The audio clips' mel spectra are computed in f32 by transformers, in f64 here.
                 assert!(worst < 2e-4, "{family} on {backend} in chunks of {chunk}: {worst}");
             }
         }
@@ -109,7 +109,7 @@ fn the_order_of_flags_is_the_order_of_media() {
 }
 
 #[test]
-fn a_prompt_is_answered_behind_pictures_and_sounds() {
+fn a_prompt_is_answered_after_images_and_audio() {
     let dir = temp();
     let model = with_chat(dir.path());
     let answer = |more: &[&str]| {
@@ -135,31 +135,31 @@ fn a_prompt_is_answered_behind_pictures_and_sounds() {
 }
 
 #[test]
-fn a_folder_of_pictures_is_a_film() {
+fn a_folder_of_images_is_a_video() {
     let dir = temp();
     let model = with_chat(dir.path());
-    let film = dir.path().join("film");
-    fs::create_dir(&film).expect("a folder");
+    let video = dir.path().join("video");
+    fs::create_dir(&video).expect("a folder");
     for (i, name) in ["wide.png", "tall.png", "wide.png"].iter().enumerate() {
-        fs::copy(seen(name), film.join(format!("frame{i}.png"))).expect("copied");
+        fs::copy(seen(name), video.join(format!("frame{i}.png"))).expect("copied");
     }
     let mut command = lapidary("run");
-    command.arg(&model).args(["hi", "-t", "0", "-n", "4", "--fps", "1", "--video"]).arg(&film);
+    command.arg(&model).args(["hi", "-t", "0", "-n", "4", "--fps", "1", "--video"]).arg(&video);
     let ran = run(&mut command).done();
     assert!(ran.stderr.contains("media "), "{}", ran.stderr);
 }
 
 #[test]
-fn a_chat_takes_pictures_that_are_dragged_into_it() {
+fn a_chat_takes_images_that_are_dragged_into_it() {
     use std::io::Write;
     let dir = temp();
     let model = with_chat(dir.path());
     let saved = dir.path().join("chat.json");
-    let picture = dir.path().join("my picture.png");
-    fs::copy(seen("wide.png"), &picture).expect("copied");
+    let image = dir.path().join("my image.png");
+    fs::copy(seen("wide.png"), &image).expect("copied");
     let lines = format!(
         "hello\n'{}' what is\\\nthis?\n/set temperature 0\n/nonsense\n/save {}\n/bye\nnever said\n",
-        picture.display(),
+        image.display(),
         saved.display()
     );
     let mut command = lapidary("chat");
@@ -172,7 +172,9 @@ fn a_chat_takes_pictures_that_are_dragged_into_it() {
     let messages = saved["messages"].as_array().expect("messages");
     let roles: Vec<&str> = messages.iter().filter_map(|m| m["role"].as_str()).collect();
     assert_eq!(roles, ["user", "assistant", "user", "assistant"]);
-    assert_eq!(messages[2]["content"][0]["type"], "image");
+    let shown = &messages[2]["content"][0];
+    assert_eq!(shown["type"], "image_url");
+    assert!(shown["image_url"]["url"].as_str().is_some_and(|url| url.starts_with("data:image/")));
     assert_eq!(messages[2]["content"][1]["text"], "what is\nthis?");
 }
 
@@ -219,7 +221,7 @@ fn r10_media_that_a_model_does_not_take_are_refused_by_name() {
 }
 
 #[test]
-fn r07_pictures_that_cannot_be_read_are_refused() {
+fn r07_images_that_cannot_be_read_are_refused() {
     let dir = temp();
     let model = with_chat(dir.path());
     let file = |name: &str, bytes: &[u8]| {

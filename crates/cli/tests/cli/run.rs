@@ -180,10 +180,20 @@ fn r2_parameters_out_of_range_are_refused_by_name() {
 
 #[test]
 fn m7_a_backend_that_is_asked_for_is_never_replaced() {
-    for name in ["cuda", "abacus"] {
+    for name in ["mlx", "abacus"] {
         let why = [name, "cpu", "reference"];
         run(&mut raw(&["--backend", name])).refused(2, &why);
         run(raw(&[]).env("LAPIDARY_BACKEND", name)).refused(2, &why);
+    }
+    // One of this build that finds no driver is not replaced either.
+    let doctor = run(lapidary("doctor").arg("--json")).done().json();
+    let mut backends = doctor["backends"].as_array().expect("a list").iter();
+    let cuda = backends.find(|b| b["name"] == "cuda").expect("listed");
+    let mut asked = raw(&["-n", "1", "--backend", "cuda"]);
+    if cuda["usable"] == true {
+        run(&mut asked).done();
+    } else if cuda["reason"] != "not part of this build" {
+        run(&mut asked).refused(4, &["cuda", "driver", "cpu"]);
     }
     // The flag beats the environment.
     run(raw(&["-n", "1", "--backend", "cpu"]).env("LAPIDARY_BACKEND", "abacus")).done();

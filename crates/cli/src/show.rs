@@ -1,0 +1,188 @@
+//! An answer as it comes: text on standard output, thinking dimmed, tool calls as they are made.
+
+use std::io::{IsTerminal, Write};
+
+use anyhow::{Context, Result};
+use lapidary::{Answer, Event, Reply, ToolCall};
+use serde_json::Value;
+
+const DIM: &str = "\x1b[2m";
+const PLAIN: &str = "\x1b[0m";
+
+/// Writes an answer while it is read.
+pub struct Shown<'a> {
+    out: Box<dyn Write + 'a>,
+    err: Box<dyn Write + 'a>,
+    /// Whether both are terminals, so that thinking can stand before the text, dimmed.
+    dims: bool,
+    /// Whether thinking is shown at all.
+    thinks: bool,
+    now: Now,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Now {
+    Nothing,
+    Text,
+    Thinking,
+    Call,
+}
+
+impl Shown<'_> {
+    /// On standard output; thinking on standard error, unless `quiet`.
+    pub fn standard(quiet: bool) -> Self {
+        let (out, err) = (std::io::stdout(), std::io::stderr());
+        let dims = err.is_terminal();
+        Shown {
+            out: Box::new(out.lock()),
+            err: Box::new(err.lock()),
+            dims,
+            thinks: !quiet,
+            now: Now::Nothing,
+        }
+    }
+
+    /// Shows an answer to its end. If nobody reads what is written, the answer is cancelled.
+    pub fn all(mut self, mut answer: Answer) -> Result<Reply> {
+        let cancel = answer.cancel_token();
+        let mut written: std::io::Result<()> = Ok(());
+        let mut failed = None;
+        for event in &mut answer {
+            match event {
+                Ok(event) if written.is_ok() => {
+                    written = self.event(&event);
+                    if written.is_err() {
+                        cancel.cancel();
+                    }
+                }
+                Ok(_) => {}
+                Err(e) => failed = Some(e),
+            }
+        }
+        // A failure before the first word leaves standard output empty.
+        let ended = match self.now {
+            Now::Nothing if failed.is_some() => Ok(()),
+            _ => self.turn(Now::Nothing).and_then(|()| writeln!(self.out)),
+        };
+        written
+            .and(ended)
+            .and_then(|()| self.out.flush())
+            .context("can't write to standard output")?;
+        match failed {
+            Some(e) => Err(e.into()),
+            None => Ok(answer.so_far().clone()),
+        }
+    }
+
+    fn event(&mut self, event: &Event) -> std::io::Result<()> {
+        match event {
+            Event::Text(text) => {
+                self.turn(Now::Text)?;
+                self.out.write_all(text.as_bytes())?;
+            }
+            Event::Thinking(text) if self.thinks => {
+                self.turn(Now::Thinking)?;
+                // Whoever read standard error may be gone; that is no reason to fail.
+                let _ = self.err.write_all(text.as_bytes()).and_then(|()| self.err.flush());
+            }
+            Event::ToolCallBegin { name, .. } => {
+                match self.now {
+                    Now::Call => writeln!(self.out)?,
+                    _ => self.turn(Now::Call)?,
+                }
+                write!(self.out, "→ {name} ")?;
+            }
+            Event::ToolCallArguments { json, .. } => self.out.write_all(json.as_bytes())?,
+            // One that came at once did not begin before.
+            Event::ToolCall(call) if self.now != Now::Call => {
+                self.turn(Now::Call)?;
+                write!(self.out, "→ {}", call_text(call))?;
+            }
+            Event::ToolCallFailed { .. } => self.turn(Now::Text)?,
+            _ => {}
+        }
+        self.out.flush()
+    }
+
+    /// What comes next is of another kind.
+    fn turn(&mut self, next: Now) -> std::io::Result<()> {
+        if self.now == next {
+            return Ok(());
+        }
+        match self.now {
+            Now::Thinking => {
+                let end = if self.dims { PLAIN } else { "" };
+                let _ = writeln!(self.err, "{end}").and_then(|()| self.err.flush());
+            }
+            Now::Call if next != Now::Nothing => writeln!(self.out)?,
+            _ => {}
+        }
+        if next == Now::Thinking && self.dims {
+            let _ = write!(self.err, "{DIM}");
+        }
+        // Calls begin a line of their own.
+        if self.now == Now::Text && next == Now::Call {
+            writeln!(self.out)?;
+        }
+        self.now = next;
+        Ok(())
+    }
+}
+
+/// A call in a line: `get_weather {"city": "Auckland"}`.
+pub fn call_text(call: &ToolCall) -> String {
+    format!("{} {}", call.name, Value::Object(call.arguments.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Kept(Rc<RefCell<Vec<u8>>>);
+
+    impl Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.borrow_mut().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn shown(events: &[Event], dims: bool) -> (String, String) {
+        let (out, err) = (Kept::default(), Kept::default());
+        let mut shown = Shown {
+            out: Box::new(out.clone()),
+            err: Box::new(err.clone()),
+            dims,
+            thinks: true,
+            now: Now::Nothing,
+        };
+        events.iter().for_each(|e| shown.event(e).unwrap());
+        shown.turn(Now::Nothing).unwrap();
+        drop(shown);
+        let text = |kept: Kept| String::from_utf8(kept.0.take()).unwrap();
+        (text(out), text(err))
+    }
+
+    #[test]
+    fn text_thinking_and_calls_are_told_apart() {
+        let text = |s: &str| Event::Text(s.to_string());
+        let thought = |s: &str| Event::Thinking(s.to_string());
+        let begin = Event::ToolCallBegin { index: 0, name: "f".into() };
+        let more = |s: &str| Event::ToolCallArguments { index: 0, json: s.into() };
+        let whole = Event::ToolCall(ToolCall { name: "f".into(), ..ToolCall::default() });
+        let (out, err) = shown(&[thought("hm"), thought("m"), text("yes"), text(".")], true);
+        assert_eq!((out.as_str(), err.as_str()), ("yes.", "\x1b[2mhmm\x1b[0m\n"));
+        let (out, err) = shown(&[thought("hmm"), text("yes")], false);
+        assert_eq!((out.as_str(), err.as_str()), ("yes", "hmm\n"));
+        let called = [text("So:"), begin, more("{\"a\":"), more("1}"), whole.clone(), text("then")];
+        assert_eq!(shown(&called, false).0, "So:\n→ f {\"a\":1}\nthen");
+        assert_eq!(shown(&[whole], false).0, "→ f {}");
+    }
+}

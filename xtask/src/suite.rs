@@ -1,0 +1,143 @@
+//! What CI checks, step by step, with the time that each step takes.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use crate::{aarch64, cargo, cuda, deny, gpu, real_model, rooms, run, systems, tidy, web};
+
+/// Everything.
+pub fn full(root: &Path) -> Result<()> {
+    let mut steps = Steps::new();
+    steps.step("format", || format(root))?;
+    steps.step("rules", || rules(root))?;
+    // Downloads need the network and lints the cores, so they go on side by side.
+    let downloads = thread::spawn({
+        let root = root.to_path_buf();
+        move || prepare(&root)
+    });
+    steps.step("lints", || lints(root))?;
+    steps.step("dependencies", || deny::check(root))?;
+    let mut weights = None;
+    steps.step("downloads, after lints", || {
+        weights = downloads.join().ok().flatten();
+        Ok(())
+    })?;
+    steps.step("web page", || web::test(root))?;
+    steps.step("tests: build", || run(cargo(root).args(ALL_TESTS).arg("--no-run")))?;
+    steps.step("tests: run", || tests(root, weights.as_deref()))?;
+    steps.step("web page, served", || web::test_served(root))?;
+    steps.step("CUDA kernels", || cuda::check(root))?;
+    steps.step("other systems", || systems::check(root))?;
+    steps.step("aarch64", || aarch64::test(root))?;
+    if weights.is_some() {
+        steps.step("real model", || real_model::compare(root, real_model::Extent::Short))?;
+    }
+    steps.tell();
+    Ok(())
+}
+
+/// What takes minutes: for while one works.
+pub fn quick(root: &Path) -> Result<()> {
+    let mut steps = Steps::new();
+    steps.step("format", || format(root))?;
+    steps.step("rules", || rules(root))?;
+    steps.step("lints", || lints(root))?;
+    steps.step("tests", || {
+        let mut tests = cargo(root);
+        // Of the whole workspace, so that what is built is what all tests use.
+        tests.args(ALL_TESTS).args(["--exclude", "lapidary-backend-wgpu"]);
+        run(tests.args(["--lib", "--test", "cpu", "--test", "reference"]))
+    })?;
+    steps.tell();
+    Ok(())
+}
+
+/// The project's own rules.
+pub fn rules(root: &Path) -> Result<()> {
+    tidy::check(root).and_then(|()| rooms::check(root))
+}
+
+fn format(root: &Path) -> Result<()> {
+    run(cargo(root).args(["fmt", "--all", "--check"]))
+}
+
+fn lints(root: &Path) -> Result<()> {
+    run(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+}
+
+/// Installs and downloads what later steps need; the real model's file, if it can be had.
+fn prepare(root: &Path) -> Option<PathBuf> {
+    gpu::prepare();
+    if let Err(e) = web::prepare_browser() {
+        eprintln!("xtask: no Chromium: {e:#}");
+    }
+    aarch64::prepare();
+    systems::prepare();
+    let weights = real_model::fetch(root);
+    if weights.is_ok() {
+        real_model::prepare(root);
+    }
+    weights.inspect_err(|e| eprintln!("xtask: SKIPPED what needs the real model: {e:#}")).ok()
+}
+
+const ALL_TESTS: [&str; 3] = ["test", "--workspace", "--quiet"];
+
+/// Tests with a harness that runs its cases in one process, since they share a device and kernels.
+const SUITES: [&str; 8] =
+    ["--test", "cpu", "--test", "cuda", "--test", "reference", "--test", "wgpu"];
+
+/// All tests. Those that can use the real model find it through the environment.
+///
+/// Where nextest is installed it runs what is not such a suite, so that both cores have tests of other
+/// binaries when one binary comes to its end. To install it takes longer than it saves here.
+fn tests(root: &Path, weights: Option<&Path>) -> Result<()> {
+    let with_model = |mut command: Command| {
+        weights.map(|path| command.env(real_model::WEIGHTS_ENV, path));
+        command
+    };
+    let has_nextest = cargo(root).args(["nextest", "--version"]).output();
+    if !has_nextest.is_ok_and(|output| output.status.success()) {
+        let mut all = with_model(cargo(root));
+        return run(all.args(ALL_TESTS));
+    }
+    let mut rest = with_model(cargo(root));
+    let suites = "package(=lapidary-conformance) & binary(/^(cpu|cuda|reference|wgpu)$/)";
+    rest.args(["nextest", "run", "--workspace", "--no-fail-fast", "--status-level", "slow"]);
+    run(rest.args(["--filterset", &format!("not ({suites})")]))?;
+    run(with_model(cargo(root)).args(ALL_TESTS).args(SUITES))?;
+    run(with_model(cargo(root)).args(ALL_TESTS).arg("--doc"))
+}
+
+/// Steps that were done, with their seconds.
+struct Steps {
+    start: Instant,
+    done: Vec<(&'static str, f64)>,
+}
+
+impl Steps {
+    fn new() -> Self {
+        Steps { start: Instant::now(), done: Vec::new() }
+    }
+
+    fn step(&mut self, name: &'static str, body: impl FnOnce() -> Result<()>) -> Result<()> {
+        eprintln!("xtask: {name}");
+        let start = Instant::now();
+        body().with_context(|| name.to_string())?;
+        let seconds = start.elapsed().as_secs_f64();
+        eprintln!("xtask: {name} passed in {seconds:.1} s");
+        self.done.push((name, seconds));
+        Ok(())
+    }
+
+    /// A table, and the sum.
+    fn tell(&self) {
+        for (name, seconds) in &self.done {
+            eprintln!("xtask: {seconds:8.1} s  {name}");
+        }
+        eprintln!("xtask: all passed in {:.0} s", self.start.elapsed().as_secs_f64());
+    }
+}
