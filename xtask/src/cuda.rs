@@ -62,12 +62,18 @@ pub fn check(root: &Path) -> Result<()> {
 /// The bundle and its manifest.
 fn compiled(root: &Path, kernels: &Path) -> Result<(Vec<u8>, String)> {
     let nvcc = nvcc(root)?;
-    let out = root.join("target/cuda");
     let sources = sources(kernels)?;
+    // What a `static` function has in shared memory is named after the folder it was compiled in. Each run
+    // has a folder of another name, so that `--check` finds such a function where it was written.
+    let out = root.join(format!("target/cuda/run-{}", std::process::id()));
+    std::fs::create_dir_all(&out)?;
+    for name in sources.keys() {
+        std::fs::copy(kernels.join(name), out.join(name))?;
+    }
     let files: Vec<&String> = sources.keys().filter(|name| name.ends_with(".cu")).collect();
     let made: Vec<Result<Vec<u8>>> = thread::scope(|scope| {
         let compile = |file: &&String| {
-            let (from, to) = (kernels.join(file), out.join(format!("{file}.fatbin")));
+            let (from, to) = (out.join(file), out.join(format!("{file}.fatbin")));
             let nvcc = &nvcc;
             scope.spawn(move || compile(nvcc, &from, &to))
         };
@@ -77,6 +83,7 @@ fn compiled(root: &Path, kernels: &Path) -> Result<(Vec<u8>, String)> {
             .map(|t| t.join().unwrap_or_else(|_| bail!("a thread panicked")))
             .collect()
     });
+    std::fs::remove_dir_all(&out)?;
     let (mut bytes, mut places) = (Vec::new(), BTreeMap::new());
     for (file, image) in files.iter().zip(made) {
         let image = image?;

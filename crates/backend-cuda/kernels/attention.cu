@@ -11,7 +11,7 @@ struct Running {
     float most, total;
 };
 
-static __device__ __forceinline__ void begin(Running& r, const float* q, uint32_t head_dim, uint32_t lane) {
+__device__ __forceinline__ void begin(Running& r, const float* q, uint32_t head_dim, uint32_t lane) {
 #pragma unroll
     for (int i = 0; i < MOST_CHANNELS; i++) {
         uint32_t d = lane + 32 * i;
@@ -24,7 +24,7 @@ static __device__ __forceinline__ void begin(Running& r, const float* q, uint32_
 
 // Takes in one key with its score, and its value.
 template <class Value>
-static __device__ __forceinline__ void take(Running& r, float score, uint32_t head_dim, uint32_t lane, Value value) {
+__device__ __forceinline__ void take(Running& r, float score, uint32_t head_dim, uint32_t lane, Value value) {
     float most = fmaxf(r.most, score);
     float old = expf(r.most - most), own = expf(score - most);
     r.total = r.total * old + own;
@@ -38,7 +38,7 @@ static __device__ __forceinline__ void take(Running& r, float score, uint32_t he
 }
 
 template <class Key>
-static __device__ __forceinline__ float dot(const Running& r, uint32_t head_dim, uint32_t lane, Key key) {
+__device__ __forceinline__ float dot(const Running& r, uint32_t head_dim, uint32_t lane, Key key) {
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < MOST_CHANNELS; i++) {
@@ -51,7 +51,7 @@ static __device__ __forceinline__ float dot(const Running& r, uint32_t head_dim,
 
 // Joins the warps of a block; `most` and `total` hold for all of it afterwards, and the first warp has
 // the sums.
-static __device__ __forceinline__ void join(Running& r, uint32_t head_dim, uint32_t lane, uint32_t warp, float* shared) {
+__device__ __forceinline__ void join(Running& r, uint32_t head_dim, uint32_t lane, uint32_t warp, float* shared) {
     float* mosts = shared;
     float* totals = shared + WARPS;
     float* sums = shared + 2 * WARPS;
@@ -121,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 
 // The same over `bf16`, with CH neighbouring channels in each lane and four keys at a time.
 template <int CH>
-static __device__ __forceinline__ void few_keys(const float* q, const Cache& cache, const Place* places, const int* pages,
+__device__ __forceinline__ void few_keys(const float* q, const Cache& cache, const Place* places, const int* pages,
                                                 float* y, float* parts, uint32_t n_heads, float scale, uint32_t window,
                                                 uint32_t is_bidirectional, uint32_t own_key) {
     constexpr int KEYS = 4, WORDS = CH / 2;
@@ -304,7 +304,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         y[t * channels + at + lane + 32 * i] = r.sum[i] * by;
 }
 
-static __device__ __forceinline__ void cache_store(uint8_t* to, float* scales, uint32_t kind, size_t row,
+__device__ __forceinline__ void cache_store(uint8_t* to, float* scales, uint32_t kind, size_t row,
                                                    uint32_t head_dim, const float* from) {
     uint32_t lane = threadIdx.x & 31;
     float scale = 0.0f, inverse = 0.0f;

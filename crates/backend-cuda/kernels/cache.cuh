@@ -26,11 +26,11 @@ struct Place {
 };
 
 // The row of a position of a page and head, counted in rows of `head_dim` numbers.
-static __device__ __forceinline__ size_t cache_row(const Cache& c, int page, uint32_t head, uint32_t position) {
+__device__ __forceinline__ size_t cache_row(const Cache& c, int page, uint32_t head, uint32_t position) {
     return ((size_t)page * c.n_heads + head) * PAGE + (position & (PAGE - 1));
 }
 
-static __device__ __forceinline__ float cache_load(const uint8_t* p, const float* scales, uint32_t kind, size_t row,
+__device__ __forceinline__ float cache_load(const uint8_t* p, const float* scales, uint32_t kind, size_t row,
                                                    uint32_t head_dim, uint32_t d) {
     size_t at = row * head_dim + d;
     if (kind == KV_BF16) return __bfloat162float(((const __nv_bfloat16*)p)[at]);
@@ -43,7 +43,7 @@ struct Seen {
     int first, end;
 };
 
-static __device__ __forceinline__ Seen seen_keys(const Place& p, uint32_t window, uint32_t is_bidirectional,
+__device__ __forceinline__ Seen seen_keys(const Place& p, uint32_t window, uint32_t is_bidirectional,
                                                  uint32_t own_key) {
     Seen s;
     s.end = !own_key ? p.position : is_bidirectional ? p.horizon + 1 : p.position + 1;

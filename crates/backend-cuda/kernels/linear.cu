@@ -8,7 +8,7 @@
 // With `experts`, each row of `y` has a matrix of its own, `n_out` rows each: row `t` of `y` is made of
 // row `t / per` of `x`.
 template <bool EXPERTS>
-static __device__ __forceinline__ void few(const Raw& w, const float* x, const float* bias, float* y, uint32_t n_tokens,
+__device__ __forceinline__ void few(const Raw& w, const float* x, const float* bias, float* y, uint32_t n_tokens,
                                            uint32_t n_out, const int* experts, uint32_t per) {
     wait_before();
     uint32_t n = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), lane = threadIdx.x & 31;
@@ -93,7 +93,7 @@ extern "C" __global__ void experts_sum(const float* x, const float* weights, flo
 
 // The `top` largest of a row's `n` scores, largest first, lowest index first among equals. One block
 // for each row; `taken` has a bit for each score.
-static __device__ void select_largest(const float* scores, uint32_t n, uint32_t top, int* chosen, uint32_t* taken) {
+inline __device__ void select_largest(const float* scores, uint32_t n, uint32_t top, int* chosen, uint32_t* taken) {
     __shared__ u64 best[33];
     for (uint32_t i = threadIdx.x; i < (n + 31) / 32; i += blockDim.x) taken[i] = 0;
     __syncthreads();

@@ -42,7 +42,7 @@ extern "C" __global__ void pack(Raw w, uint8_t* to, uint32_t n_rows, uint32_t n_
     scales[32 + g * 4 + c] = __float2half_rn(fminf(fmaxf(bias * SCALE_FACTOR, -most), most));
 }
 
-static __device__ __forceinline__ float packed_number(const Packed& w, size_t row, uint32_t k) {
+__device__ __forceinline__ float packed_number(const Packed& w, size_t row, uint32_t k) {
     uint32_t r = row & 15, eighth = r >> 3, half = k >> 5 & 1, high = k >> 4 & 1, j = k & 3;
     uint32_t lane = (r & 7) * 4 + (k >> 2 & 3);
     const uint8_t* record = w.data + ((row >> 4) * w.n_blocks + (k >> 6)) * block_bytes(w.bits, w.affine);
@@ -95,7 +95,7 @@ struct Outs {
 
 #define WARPS 16
 
-static __device__ __forceinline__ void mma_bytes(int* c, const uint32_t* a, uint32_t b0, uint32_t b1) {
+__device__ __forceinline__ void mma_bytes(int* c, const uint32_t* a, uint32_t b0, uint32_t b1) {
     asm volatile(
         "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
         : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
@@ -133,7 +133,7 @@ struct Slot {
     }
 };
 
-static __device__ __forceinline__ void copy_chunk(uint32_t to, const void* from) {
+__device__ __forceinline__ void copy_chunk(uint32_t to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
 }
 
@@ -144,7 +144,7 @@ static __device__ __forceinline__ void copy_chunk(uint32_t to, const void* from)
 // shared memory that the next ones are copied to while it works on one.
 // With `experts`, each row of activations (`blockIdx.y`) has a matrix of its own.
 template <int BITS, bool AFFINE, int NT>
-static __device__ __forceinline__ void product(const Packed& w, const Bytes& x, const Outs& outs, uint32_t n_tokens,
+__device__ __forceinline__ void product(const Packed& w, const Bytes& x, const Outs& outs, uint32_t n_tokens,
                                                uint32_t n_planes, const int* experts, uint32_t per) {
     extern __shared__ __align__(16) uint8_t shared[];
     constexpr uint32_t RECORD = BITS * 128 + 64 + (AFFINE ? 64 : 0);
@@ -368,21 +368,21 @@ extern "C" __global__ void rows_to_halves(const float* x, __half* y, float* fact
     if (threadIdx.x == 0) factors[blockIdx.x] = by > 0.0f ? 1.0f / by : 0.0f;
 }
 
-static __device__ __forceinline__ void mma_halves(float* c, const uint32_t* a, uint32_t b0, uint32_t b1) {
+__device__ __forceinline__ void mma_halves(float* c, const uint32_t* a, uint32_t b0, uint32_t b1) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-static __device__ __forceinline__ uint32_t bits_of(__half2 x) { return *(uint32_t*)&x; }
-static __device__ __forceinline__ __half2 halves_of(uint32_t x) { return *(__half2*)&x; }
+__device__ __forceinline__ uint32_t bits_of(__half2 x) { return *(uint32_t*)&x; }
+__device__ __forceinline__ __half2 halves_of(uint32_t x) { return *(__half2*)&x; }
 
 #define TILE_TOKENS 128
 #define STAGES 3
 #define ROW_HALVES 80  // 64 and 16 that keep lanes on different banks
 
-static __device__ __forceinline__ void copy_async(void* to, const void* from, bool in) {
+__device__ __forceinline__ void copy_async(void* to, const void* from, bool in) {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
     int bytes = in ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes));
@@ -391,7 +391,7 @@ static __device__ __forceinline__ void copy_async(void* to, const void* from, bo
 // 128 outputs × 128 tokens. Eight warps, each with 64 outputs × 32 tokens. Weights go from memory to
 // registers, where they become halves; tokens go through shared memory.
 template <int BITS, bool AFFINE>
-static __device__ __forceinline__ void many(const Packed& w, const __half* x, const float* factors, const Outs& outs,
+__device__ __forceinline__ void many(const Packed& w, const __half* x, const float* factors, const Outs& outs,
                                             uint32_t n_tokens) {
     extern __shared__ __align__(16) uint8_t shared[];
     __half* tiles = (__half*)shared;  // `[STAGES][TILE_TOKENS][ROW_HALVES]`

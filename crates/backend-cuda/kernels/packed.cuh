@@ -23,7 +23,7 @@ struct Packed {
 
 #define SCALE_FACTOR 1024.0f
 
-static __host__ __device__ __forceinline__ uint32_t block_bytes(uint32_t bits, uint32_t affine) {
+__host__ __device__ __forceinline__ uint32_t block_bytes(uint32_t bits, uint32_t affine) {
     return bits * 128 + 64 + 64 * affine;
 }
 
@@ -37,13 +37,13 @@ struct Bytes {
 };
 
 // Where the bytes of a column stand in a block's plane.
-static __device__ __forceinline__ uint32_t byte_place(uint32_t column) {
+__device__ __forceinline__ uint32_t byte_place(uint32_t column) {
     uint32_t half = column >> 5, k = column & 31;
     return (k >> 2 & 3) * 16 + half * 8 + (k >> 4) * 4 + (k & 3);
 }
 
 // Writes two neighbouring numbers of a block as bytes; a warp for each block.
-static __device__ __forceinline__ void put_bytes(const Bytes& to, size_t block, uint32_t lane, float a, float b) {
+__device__ __forceinline__ void put_bytes(const Bytes& to, size_t block, uint32_t lane, float a, float b) {
     float most = warp_max(fmaxf(fabsf(a), fabsf(b)));
     float inverse = most > 0.0f ? 32512.0f / most : 0.0f;
     int va = __float2int_rn(a * inverse), vb = __float2int_rn(b * inverse);

@@ -6,7 +6,7 @@
 #define THREADS 256
 
 // A number as a key that sorts: not finite first, then larger, then a lower index. −0 equals 0.
-static __device__ __forceinline__ u64 key_of(float x, uint32_t index) {
+__device__ __forceinline__ u64 key_of(float x, uint32_t index) {
     uint32_t bits = __float_as_uint(x + 0.0f);
     bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
     if (!isfinite(x)) bits = 0xffffffffu;
@@ -14,7 +14,7 @@ static __device__ __forceinline__ u64 key_of(float x, uint32_t index) {
 }
 
 // Sorts `STRETCH` keys, largest first.
-static __device__ __forceinline__ void sort_keys(u64* keys) {
+__device__ __forceinline__ void sort_keys(u64* keys) {
     for (int size = 2; size <= STRETCH; size <<= 1) {
         for (int stride = size >> 1; stride > 0; stride >>= 1) {
             for (int i = threadIdx.x; i < STRETCH / 2; i += THREADS) {
@@ -62,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) top_keys(const u64* x, u64
     for (int i = threadIdx.x; i < k; i += THREADS) to[i] = keys[i];
 }
 
-static __device__ __forceinline__ float value_of(u64 key) {
+__device__ __forceinline__ float value_of(u64 key) {
     if (key == 0) return -INFINITY;
     uint32_t bits = (uint32_t)(key >> 32);
     if (bits == 0xffffffffu) return __uint_as_float(0x7fc00000u);
@@ -110,7 +110,7 @@ struct Rule {
     uint32_t seed_low, seed_high, position, unused;
 };
 
-static __device__ uint32_t philox_word(const Rule& rule, uint32_t id) {
+inline __device__ uint32_t philox_word(const Rule& rule, uint32_t id) {
     uint32_t c0 = id / 4, c1 = rule.position, c2 = 0, c3 = 0, k0 = rule.seed_low, k1 = rule.seed_high;
     for (int i = 0; i < 10; i++) {
         u64 a = (u64)c0 * 0xD2511F53u, b = (u64)c2 * 0xCD9E8D57u;

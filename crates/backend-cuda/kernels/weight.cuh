@@ -21,7 +21,7 @@ struct Raw {
     uint32_t groups;  // of a row
 };
 
-static __device__ __forceinline__ float raw_factor(const Raw& w, const uint8_t* sub, const uint8_t* sup,
+__device__ __forceinline__ float raw_factor(const Raw& w, const uint8_t* sub, const uint8_t* sup,
                                                    size_t row, uint32_t g) {
     size_t at = row * w.groups + g;
     if (w.per == 0) return load_number(sub, w.kind, at);
@@ -29,7 +29,7 @@ static __device__ __forceinline__ float raw_factor(const Raw& w, const uint8_t* 
     return __fmul_rn(own, load_number(sup, w.kind, row * (w.groups / w.per) + g / w.per));
 }
 
-static __device__ __forceinline__ uint32_t raw_code(const Raw& w, size_t row, uint32_t k) {
+__device__ __forceinline__ uint32_t raw_code(const Raw& w, size_t row, uint32_t k) {
     const uint8_t* p = w.data + row * w.row_bytes;
     if (w.bits == 8) return p[k];
     if (w.bits == 4) return p[k >> 1] >> ((k & 1) * 4) & 15;
@@ -40,7 +40,7 @@ static __device__ __forceinline__ uint32_t raw_code(const Raw& w, size_t row, ui
 }
 
 // One number of a weight.
-static __device__ __forceinline__ float raw_number(const Raw& w, size_t row, uint32_t k) {
+__device__ __forceinline__ float raw_number(const Raw& w, size_t row, uint32_t k) {
     if (w.bits == 0) return load_number(w.data + row * w.row_bytes, w.kind, k);
     uint32_t g = k / w.group;
     float x = __fmul_rn((float)((int)raw_code(w, row, k) - (int)w.offset),
