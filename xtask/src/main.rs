@@ -5,6 +5,7 @@ mod cuda;
 mod deny;
 mod gpu;
 mod packages;
+mod program;
 mod real_model;
 mod rooms;
 mod suite;
@@ -50,7 +51,7 @@ fn main() -> ExitCode {
         ["web"] => web::build(&root()),
         ["web", "--check"] => web::check(&root()),
         ["web", "--test"] => web::test(&root()),
-        ["web", "--test", "--served"] => web::test_served(&root()),
+        ["web", "--test", "--served"] => web::test_served(&root(), program::Build::Dev),
         ["size"] => tidy::sizes(&root()),
         ["first-run"] => real_model::first_run(&root()),
         ["real-model"] => real_model::compare(&root(), real_model::Extent::Full),

@@ -4,11 +4,11 @@
 //! never committed.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
 
+use crate::program::{self, Build};
 use crate::{cargo, run};
 
 /// Names the GGUF if it is already somewhere on this machine.
@@ -36,7 +36,8 @@ pub fn compare(root: &Path, extent: Extent) -> Result<()> {
         }
         Err(e) => return Err(e),
     };
-    let binary = build(root, extent)?;
+    let build = if extent == Extent::Full { Build::Release } else { Build::WithTests };
+    let binary = program::build(root, build)?;
     let mut script = Command::new(python);
     script.current_dir(root).arg("testdata/compare_llama.py");
     script.arg("--lapidary").arg(binary).arg("--model").arg(weights);
@@ -105,25 +106,6 @@ fn llama_python(root: &Path) -> Result<PathBuf> {
     run(pip.arg("-r").arg(&requirements)).context("llama.cpp can't be installed from PyPI")?;
     std::fs::write(&stamp, wanted).with_context(|| stamp.display().to_string())?;
     Ok(python)
-}
-
-/// Builds the command and asks cargo where it lies.
-fn build(root: &Path, extent: Extent) -> Result<PathBuf> {
-    let mut command = cargo(root);
-    command.args(["build", "-p", "lapidary-cli", "--message-format", "json-render-diagnostics"]);
-    if extent == Extent::Full {
-        command.arg("--release");
-    }
-    let output = command.stderr(Stdio::inherit()).output().context("cargo build")?;
-    if !output.status.success() {
-        bail!("{command:?} failed with {}", output.status);
-    }
-    String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .filter(|message| message["target"]["name"] == "lapidary")
-        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .context("cargo built no executable `lapidary`")
 }
 
 fn shared_text(root: &Path) -> Result<PathBuf> {

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
+use crate::program::Build;
 use crate::{aarch64, cargo, cuda, deny, gpu, real_model, rooms, run, systems, tidy, web};
 
 /// Everything.
@@ -29,7 +30,7 @@ pub fn full(root: &Path) -> Result<()> {
     steps.step("web page", || web::test(root))?;
     steps.step("tests: build", || run(cargo(root).args(ALL_TESTS).arg("--no-run")))?;
     steps.step("tests: run", || tests(root, weights.as_deref()))?;
-    steps.step("web page, served", || web::test_served(root))?;
+    steps.step("web page, served", || web::test_served(root, Build::WithTests))?;
     steps.step("CUDA kernels", || cuda::check(root))?;
     steps.step("other systems", || systems::check(root))?;
     steps.step("aarch64", || aarch64::test(root))?;

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{cargo, packages, run};
+use crate::program::{self, Build};
+use crate::{packages, run};
 
 /// The oldest Node that the tools run on.
 const NODE: (u32, u32) = (20, 19);
@@ -44,15 +45,13 @@ pub fn test(root: &Path) -> Result<()> {
 }
 
 /// The page as the program serves it, with the built-in model, in Chromium.
-pub fn test_served(root: &Path) -> Result<()> {
+pub fn test_served(root: &Path, build: Build) -> Result<()> {
     let web = Web::open(root)?;
     if let Err(e) = prepare_browser() {
         eprintln!("xtask: SKIPPED the page as it is served: {e:#}");
         return Ok(());
     }
-    run(cargo(root).args(["build", "--package", "lapidary-cli"]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
-    let program = target.join("debug").join(format!("lapidary{}", std::env::consts::EXE_SUFFIX));
+    let program = program::build(root, build)?;
     let mut command = web.command();
     command.args(["node_modules/@playwright/test/cli.js", "test", "--project=served"]);
     run(command.env("LAPIDARY_BIN", program))
