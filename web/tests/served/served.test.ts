@@ -60,6 +60,8 @@ const answers = (page: Page) => page.locator("article.assistant");
 async function ask(page: Page, text: string): Promise<void> {
   const before = await answers(page).count();
   await message(page).fill(text);
+  // Until the page knows a model, the message stays where it is.
+  await expect(page.getByRole("button", { name: "Send", exact: true })).toBeEnabled();
   await message(page).press("Enter");
   await expect(answers(page)).toHaveCount(before + 1);
   await expect(answers(page).last()).toHaveAttribute("aria-busy", "false", { timeout: 30_000 });
