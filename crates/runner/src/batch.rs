@@ -78,6 +78,16 @@ impl Batch {
         first
     }
 
+    /// Adds a token after the newest, of the same sequence, and asks for its logits.
+    pub(crate) fn extend(&mut self, token: u32) {
+        let Some((start, len)) = self.spans.last_mut() else { return };
+        self.horizons.push(*start + *len);
+        *len += 1;
+        self.tokens.push(token as i32);
+        self.soft_index.push(-1);
+        self.ask_last();
+    }
+
     /// Lets a token see up to a later position.
     pub(crate) fn see_to(&mut self, token: usize, horizon: usize) {
         self.horizons[token] = horizon as u32;

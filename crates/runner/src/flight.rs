@@ -38,6 +38,8 @@ pub(crate) struct FlightPart {
     pub(crate) first: u32,
     /// The row of logits that the next token comes from, if it asks for one.
     pub(crate) row: Option<u32>,
+    /// Guesses that it brings along; after each there is one more row.
+    pub(crate) guesses: usize,
     /// Whether its tokens turned out to be others.
     pub(crate) stale: bool,
 }
@@ -71,6 +73,12 @@ impl Runner {
         if parts.iter().any(|p| p.part.scores > 0) {
             return Kind::Whole;
         }
+        // What may come after a guess is not known when the call is made.
+        let is_constrained =
+            |id| self.scheduler.get(id).is_some_and(|s: &Sequence<_>| s.data.is_constrained());
+        if parts.iter().any(|p| p.guesses > 0 && is_constrained(p.part.id)) {
+            return Kind::Whole;
+        }
         let mut k = 0;
         for generation in asking() {
             match generation.n_candidates() {
@@ -87,6 +95,7 @@ impl Runner {
         let draws = abilities.max_in_flight >= 2
             && all
             && asking().all(Generation::may_be_drawn)
+            && asking().all(|g| self.drafter.is_none() || g.guesses.is_resting())
             && asking().any(|generation| !generation.is_last(1));
         match draws {
             true => Kind::Draw(k),
@@ -112,8 +121,11 @@ impl Runner {
         let mut logsumexp = false;
         for (part, sequence) in parts.iter().filter_map(|p| Some((p, found(p)?))) {
             if part.row.is_some() {
-                masks.push(sequence.data.mask());
-                rules.push(sequence.data.rule(part.part.start + part.part.len));
+                let after = part.part.start + part.part.len;
+                for position in after..=after + part.guesses {
+                    masks.push(sequence.data.mask());
+                    rules.push(sequence.data.rule(position));
+                }
                 logsumexp |= sequence.data.n_logprobs.is_some();
             }
         }
@@ -192,7 +204,7 @@ impl Runner {
             rows.push(row);
             let row = Some(self.batch.ask_last() as u32);
             let part = Part { id: part.id, start, len: 1, asks: true, scores: 0 };
-            parts.push(FlightPart { part, first: 0, row, stale: false });
+            parts.push(FlightPart { part, first: 0, row, guesses: 0, stale: false });
         }
         if parts.is_empty() {
             self.done_parts(parts);

@@ -8,6 +8,7 @@ use lapidary_text::{
     AnswerParser, Delta, Prompt, SoftRun, StopMatcher, TokenConstraint, Tokenizer,
 };
 
+use crate::draft::Guesses;
 use crate::error::{Error, Result};
 use crate::pages::Held;
 use crate::request::{
@@ -43,6 +44,7 @@ pub(crate) struct Generation {
     /// Of the prompt's rows, if its embedding is wanted.
     pub(crate) mean: Mean,
     thinking: Option<ThinkingClock>,
+    pub(crate) guesses: Guesses,
     /// When it ends with what there is.
     deadline: Option<Duration>,
     prompt_len: usize,
@@ -159,6 +161,7 @@ impl Generation {
                 Some(_) => request.thinking.map(|limit| ThinkingClock::new(limit, budget, is_held)),
                 None => None,
             },
+            guesses: Guesses::default(),
             deadline: request.deadline.map(|after| now.saturating_add(after)),
             prompt_len,
             budget,
@@ -269,6 +272,16 @@ impl Generation {
         self.times.last = Some(now);
     }
 
+    /// Tokens that there is room for.
+    pub(crate) fn n_left(&self) -> usize {
+        self.budget.saturating_sub(self.n_new)
+    }
+
+    /// Whether what may come next depends on what came.
+    pub(crate) fn is_constrained(&self) -> bool {
+        self.constraint.is_some()
+    }
+
     /// Whether one more token is the last that there is room for.
     pub(crate) fn is_last(&self, more: usize) -> bool {
         self.n_new + more >= self.budget
@@ -282,6 +295,7 @@ impl Generation {
     ) -> Option<Finish> {
         self.note_time(now);
         self.n_new += 1;
+        self.guesses.note_token();
         if self.stop_ids.contains(&id) {
             let mut finish = self.finish(FinishReason::Stop, on_event);
             finish.stop_id = Some(id);
@@ -377,6 +391,9 @@ impl Generation {
             new_tokens: self.n_new,
             decode_s: seconds(t.first, t.last).unwrap_or(0.0),
             seed: self.params.seed.unwrap_or(0),
+            draft_calls: self.guesses.tally.calls,
+            drafted_tokens: self.guesses.tally.drafted,
+            accepted_tokens: self.guesses.tally.accepted,
         };
         Finish { reason, stop_id: None, stop_string: None, stats }
     }

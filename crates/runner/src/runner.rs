@@ -11,6 +11,7 @@ use lapidary_text::{ChatInput, ChatTemplate, Medium, Prompt, PromptBuilder, Soft
 
 use crate::batch::{self, Batch, How};
 use crate::clock::Clock;
+use crate::draft::Drafter;
 use crate::error::{Error, Result};
 use crate::flight::{Flight, Scratch};
 use crate::generation::{Generation, Limits, check_ids};
@@ -47,6 +48,7 @@ pub struct Runner {
     /// Scratch.
     pub(crate) copies: Vec<(u64, PageCopy)>,
     pub(crate) scratch: Scratch,
+    pub(crate) drafter: Option<Arc<dyn Drafter>>,
     pub(crate) logprobs: Logprobs,
 }
 
@@ -59,6 +61,8 @@ pub struct RunnerOptions {
     pub between_tokens: Duration,
     /// Requests that may wait while as many run as the engine was loaded for.
     pub queue: usize,
+    /// What guesses the next tokens, so that one call may give several.
+    pub drafter: Option<Arc<dyn Drafter>>,
 }
 
 /// Which rows of logits are asked for.
@@ -73,7 +77,12 @@ pub enum Rows {
 impl RunnerOptions {
     /// What suits most, with this clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        RunnerOptions { clock, between_tokens: Duration::from_millis(100), queue: 1024 }
+        RunnerOptions {
+            clock,
+            between_tokens: Duration::from_millis(100),
+            queue: 1024,
+            drafter: None,
+        }
     }
 }
 
@@ -141,6 +150,7 @@ impl Runner {
             program,
             prompts,
             clock: options.clock,
+            drafter: options.drafter,
             load_s: None,
             max_context,
             scheduler: Scheduler::new(pages, limits),

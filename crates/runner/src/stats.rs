@@ -21,6 +21,12 @@ pub struct Stats {
     pub decode_s: f64,
     /// The key of the draw.
     pub seed: u64,
+    /// Calls that brought guesses of the next tokens along.
+    pub draft_calls: usize,
+    /// Tokens that were guessed.
+    pub drafted_tokens: usize,
+    /// How many of them were right.
+    pub accepted_tokens: usize,
 }
 
 impl Stats {
@@ -32,6 +38,12 @@ impl Stats {
     /// Tokens after the first, per second.
     pub fn decode_tokens_per_s(&self) -> Option<f64> {
         per_second(self.new_tokens.saturating_sub(1), self.decode_s)
+    }
+
+    /// Tokens that a call with guesses gave, on average: those that were right, and the one after them.
+    pub fn tokens_per_draft(&self) -> Option<f64> {
+        let n = (self.accepted_tokens + self.draft_calls) as f64;
+        (self.draft_calls > 0).then(|| n / self.draft_calls as f64)
     }
 }
 

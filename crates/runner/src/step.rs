@@ -151,19 +151,25 @@ impl Runner {
         let mut parts = self.new_parts();
         self.batch.clear();
         let mut rows = 0;
+        let mut packed = self.scheduler.parts().iter().map(|part| part.len).sum();
         for i in 0..self.scheduler.parts().len() {
             let part = self.scheduler.parts()[i];
+            let guesses = self.guess(&part, packed);
+            packed += guesses;
             let Some(sequence) = self.scheduler.get_mut(part.id) else { continue };
             if part.asks {
                 sequence.data.ask_constraint();
             }
             pack(&mut self.batch, sequence, &part);
+            for guess in &sequence.data.guesses.tokens[..guesses] {
+                self.batch.extend(*guess);
+            }
             let n = part.scores.max(usize::from(part.asks)) as u32;
             let samples =
                 part.asks && sequence.scores != Scores::Hidden && !sequence.data.is_full();
             let row = samples.then(|| rows + n - 1);
-            parts.push(FlightPart { part, first: rows, row, stale: false });
-            rows += n;
+            parts.push(FlightPart { part, first: rows, row, guesses, stale: false });
+            rows += n + guesses as u32;
         }
         if parts.is_empty() {
             return self.done_parts(parts);
@@ -172,6 +178,38 @@ impl Runner {
             self.end_parts(&parts, &e, on_event);
             self.done_parts(parts);
         }
+    }
+
+    /// Lets a sequence whose next token is asked for guess what follows it, in a call of so many other
+    /// tokens; how many it guessed.
+    fn guess(&mut self, part: &Part, packed: usize) -> usize {
+        let Some(drafter) = self.drafter.clone() else { return 0 };
+        let vocab_size = self.program.metadata().vocab_size;
+        let limits = &self.scheduler.limits;
+        let most = limits.tokens.saturating_sub(packed).min(limits.chunk - 1);
+        let Some(sequence) = self.scheduler.get_mut(part.id) else { return 0 };
+        let Sequence { tokens, data, scores, .. } = sequence;
+        let is_answer = part.asks && part.len == 1 && part.scores == 0 && *scores != Scores::Hidden;
+        if !is_answer || data.forced().is_some() {
+            return 0;
+        }
+        // The last token that there is room for is no guess.
+        let n = data.guesses.room(packed).min(most).min(data.n_left().saturating_sub(1));
+        let mut guesses = std::mem::take(&mut data.guesses.tokens);
+        guesses.clear();
+        drafter.guess(tokens, n, &mut guesses);
+        // What stands for something soft is no token.
+        let is_token = |id: &&u32| {
+            **id < vocab_size && data.soft.iter().all(|run| tokens[run.range().start] != **id)
+        };
+        let n = guesses.iter().take(n).take_while(is_token).count();
+        guesses.truncate(n);
+        data.guesses.tokens = guesses;
+        if n > 0 && !self.scheduler.reserve(part.id, part.start + part.len + n) {
+            self.scheduler.get_mut(part.id).iter_mut().for_each(|s| s.data.guesses.tokens.clear());
+            return 0;
+        }
+        n
     }
 
     /// Waits for a call and takes what it gave.
@@ -217,24 +255,54 @@ impl Runner {
             self.end_scored(part.id, on_event);
             return;
         };
-        match self.sample(part, row) {
-            Ok(id) => {
-                self.scheduler.wrote(part.id, part.len);
-                let drawn = self.results.outputs().first().and_then(|out| out.drawn.get(row));
-                if drawn.is_some_and(|drawn| *drawn != id) {
-                    self.mark_stale(part.id);
-                }
-                self.push(part.id, id, now, on_event);
+        let mut accepted = 0;
+        loop {
+            let id = match self.sample(part, row + accepted) {
+                Ok(id) => id,
+                Err(e) => return self.fail_sample(part, e),
+            };
+            self.scheduler.wrote(part.id, if accepted == 0 { part.len } else { 1 });
+            let drawn = self.results.outputs().first().and_then(|out| out.drawn.get(row));
+            if drawn.is_some_and(|drawn| *drawn != id) {
+                self.mark_stale(part.id);
             }
-            Err(e) => {
-                // What is not finite may have been so for long.
-                let (from, e) = match e {
-                    Error::NonFiniteLogits { .. } => (0, self.locate_non_finite(part)),
-                    e => (part.start, e),
-                };
-                self.fail(part.id, from, e);
+            let goes_on = self.is_guessed(flight_part, accepted, id);
+            if !goes_on {
+                self.note_guesses(part.id, accepted);
             }
+            self.push(part.id, id, now, on_event);
+            if !goes_on {
+                return;
+            }
+            accepted += 1;
+            // What follows may depend on what was shown.
+            let Some(sequence) = self.scheduler.get_mut(part.id) else { return };
+            if sequence.data.cancel.is_cancelled() {
+                return;
+            }
+            sequence.data.ask_constraint();
         }
+    }
+
+    /// Whether a token is the guess of this number, so that the call has its row, too.
+    fn is_guessed(&self, part: &FlightPart, number: usize, id: u32) -> bool {
+        let sequence = self.scheduler.get(part.part.id);
+        let guess = sequence.and_then(|s| s.data.guesses.tokens.get(number));
+        number < part.guesses && guess == Some(&id)
+    }
+
+    fn note_guesses(&mut self, id: u64, accepted: usize) {
+        let Some(sequence) = self.scheduler.get_mut(id) else { return };
+        sequence.data.guesses.note(accepted);
+    }
+
+    fn fail_sample(&mut self, part: &Part, error: Error) {
+        // What is not finite may have been so for long.
+        let (from, error) = match error {
+            Error::NonFiniteLogits { .. } => (0, self.locate_non_finite(part)),
+            error => (part.start, error),
+        };
+        self.fail(part.id, from, error);
     }
 
     /// Chooses the token after a part from its row of the results; its log-probabilities are left

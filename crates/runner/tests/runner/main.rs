@@ -1,6 +1,7 @@
 //! The runner over a mock engine whose answers depend on every key that a token finds.
 
 mod ahead;
+mod draft;
 mod generate;
 mod media;
 mod prefix;
