@@ -41,6 +41,8 @@ export class Chat {
 
   async send(text: string): Promise<void> {
     await this.message.fill(text);
+    // Until the page knows a model, the message stays where it is.
+    await expect(this.page.getByRole("button", { name: "Send", exact: true })).toBeEnabled();
     await this.message.press("Enter");
   }
 
