@@ -6,7 +6,7 @@ pub mod serve;
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use lapidary::{DeviceChoice, KvType, Modality, Precision};
+use lapidary::{DeviceChoice, Draft, KvType, Modality, Precision};
 
 use self::eval::EvalCommand;
 use self::serve::ServeArgs;
@@ -202,6 +202,24 @@ impl From<KvArg> for KvType {
     }
 }
 
+/// The names of [`Draft`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DraftArg {
+    /// One token at a time
+    Off,
+    /// From what the prompt and the answer said before
+    Lookup,
+}
+
+impl From<DraftArg> for Draft {
+    fn from(draft: DraftArg) -> Self {
+        match draft {
+            DraftArg::Off => Self::Off,
+            DraftArg::Lookup => Self::Lookup,
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = RUN_HELP)]
 pub struct RunArgs {
@@ -233,6 +251,9 @@ pub struct RunArgs {
     /// Positions for prompt and answer together (default: the model's own, at most 8192)
     #[arg(long, value_name = "N", env = "LAPIDARY_CTX")]
     pub ctx: Option<u32>,
+    /// Guess the next tokens, so that one step may give several; the answer stays the same
+    #[arg(long, value_enum, default_value = "off", env = "LAPIDARY_DRAFT")]
+    pub draft: DraftArg,
     /// Stop before this text (repeatable)
     #[arg(long, value_name = "TEXT")]
     pub stop: Vec<String>,
@@ -275,6 +296,9 @@ pub struct ChatArgs {
     /// Positions for the whole conversation (default: the model's own, at most 8192)
     #[arg(long, value_name = "N", env = "LAPIDARY_CTX")]
     pub ctx: Option<u32>,
+    /// Guess the next tokens, so that one step may give several; the answer stays the same
+    #[arg(long, value_enum, default_value = "off", env = "LAPIDARY_DRAFT")]
+    pub draft: DraftArg,
     /// Save the conversation when you leave, with its media and what was computed of it (FILE.kv)
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,

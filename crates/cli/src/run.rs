@@ -29,7 +29,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let sampling = args.sampling.sampling();
     sampling.check(model.metadata())?;
     let load = model::load_args(&args.device, !args.quiet).towers(towers);
-    let load = model::context(load, args.ctx, !args.quiet);
+    let load = model::context(load, args.ctx, !args.quiet).draft(args.draft.into());
     let engine = model::load(&model, load, !args.quiet)?;
 
     let request = request(args, &prompt, media)
@@ -125,8 +125,12 @@ pub fn statistics(s: &Stats, reason: Option<FinishReason>) -> String {
         0 => String::new(),
         n => format!("{n} kept, "),
     };
+    let drafts = match s.tokens_per_draft() {
+        None => String::new(),
+        Some(n) => format!(", {n:.1} tokens a guess"),
+    };
     format!(
-        "load {} · first token {} · {encode}prompt {} ({reused}{}) · answer {} ({}){reason} · seed {}{memory}",
+        "load {} · first token {} · {encode}prompt {} ({reused}{}) · answer {} ({}{drafts}){reason} · seed {}{memory}",
         seconds(s.load_s),
         seconds(s.first_token_s),
         s.prompt_tokens,

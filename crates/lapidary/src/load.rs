@@ -11,7 +11,7 @@ use lapidary_backend::{
     Precision, Registry, Wishes, fit, pages_for,
 };
 use lapidary_program::{Program, method};
-use lapidary_runner::Runner;
+use lapidary_runner::{Drafter, Lookup, Runner, RunnerOptions};
 
 use crate::cache;
 use crate::error::{Error, Result};
@@ -55,6 +55,7 @@ pub struct Load {
     chunk: Option<u32>,
     towers: Option<Towers>,
     drafter: bool,
+    draft: Draft,
     packs: Option<PathBuf>,
     progress: Option<Arc<ProgressFn>>,
     planned: Option<OnPlan>,
@@ -65,6 +66,16 @@ pub struct Load {
 
 /// Is told bytes of weights that are packed, and of all.
 type ProgressFn = dyn Fn(u64, u64) + Send + Sync;
+
+/// What guesses the next tokens of an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Draft {
+    /// Nothing: a call gives one token.
+    #[default]
+    Off,
+    /// The text itself: names, code and quotations come again.
+    Lookup,
+}
 
 /// Which device is wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -107,6 +118,7 @@ impl Default for Load {
             chunk: None,
             towers: None,
             drafter: true,
+            draft: Draft::Off,
             packs: cache::packs(cache::root()),
             progress: None,
             planned: None,
@@ -194,6 +206,13 @@ impl Load {
     /// Whether the model's drafter is loaded, if it has one.
     pub fn drafter(mut self, wanted: bool) -> Self {
         self.drafter = wanted;
+        self
+    }
+
+    /// What guesses the next tokens of an answer, so that one call may give several. The answer is the
+    /// same with and without.
+    pub fn draft(mut self, draft: Draft) -> Self {
+        self.draft = draft;
         self
     }
 
@@ -445,7 +464,12 @@ impl Model {
     /// Puts the model on a device, for whoever steps a runner on a thread of their own.
     pub fn load_runner(&self, load: &Load) -> Result<LoadedRunner> {
         let Loaded { engine, plan, took } = self.load_engine(load)?;
-        let mut runner = Runner::with_prompts(engine, self.prompts().clone())?;
+        let drafter: Option<Arc<dyn Drafter>> = match load.draft {
+            Draft::Off => None,
+            Draft::Lookup => Some(Arc::new(Lookup)),
+        };
+        let options = RunnerOptions { drafter, ..RunnerOptions::default() };
+        let mut runner = Runner::with_options(engine, self.prompts().clone(), options)?;
         runner.set_load_seconds(took.as_secs_f64());
         Ok(LoadedRunner { runner, plan, took })
     }

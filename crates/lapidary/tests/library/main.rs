@@ -2,6 +2,7 @@
 
 mod answers;
 mod chat;
+mod draft;
 mod load;
 mod queue;
 mod serving;
