@@ -1,4 +1,4 @@
-//! What a user may type. Meaning is given to it elsewhere.
+//! The command line's arguments. Other modules act on them.
 
 pub mod eval;
 pub mod serve;
@@ -29,28 +29,28 @@ Exit codes: 0 done · 1 failed · 2 wrong usage · 3 invalid model file · 4 out
 pub enum Command {
     /// Answer a prompt, or continue plain text with --raw
     Run(RunArgs),
-    /// Talk with a model; /help lists what can be done besides
+    /// Chat with a model; type /help there for what else you can do
     Chat(ChatArgs),
     /// Serve models over HTTP: OpenAI's, Anthropic's and Ollama's APIs, and a web page
     Serve(ServeArgs),
-    /// Let the built-in model talk, see and call a tool, on every backend that is here
+    /// Have the built-in model chat, see and call a tool on every backend of this machine
     Demo(DemoArgs),
     /// Turn a checkpoint into one .lap file
     Export(ExportArgs),
-    /// Show what a model is: methods, ops, caches, quantisation, sizes
+    /// Show what a model contains: methods, ops, caches, quantisation, sizes
     Inspect(InspectArgs),
-    /// Check a backend against the logits that the file carries
+    /// Check a file's bytes, and a backend against the golden logits in the file
     Verify(VerifyArgs),
-    /// Compute logits of raw token ids
+    /// Compute the logits of raw token ids
     Logits(LogitsArgs),
     /// Print the token ids of a text as JSON
     Tokens(TokensArgs),
     /// Measure the quality of a model
     #[command(subcommand)]
     Eval(EvalCommand),
-    /// Measure speed, of a model or of the shape of one
+    /// Measure the speed of a model, or of a released shape with random weights
     Bench(BenchArgs),
-    /// List or remove what is kept to start faster
+    /// List or remove the cached files that make later starts faster
     #[command(subcommand)]
     Cache(CacheCommand),
     /// Show backends, devices and memory
@@ -68,30 +68,31 @@ pub struct ModelArgs {
     /// The model's drafter (…-assistant), a folder or a GGUF file, to add the `draft` method
     #[arg(long, value_name = "PATH")]
     pub draft: Option<PathBuf>,
-    /// The GGUF file with the model's vision and audio towers [default: the one beside it]
+    /// The GGUF file with the model's vision and audio towers [default: the one next to the model]
     #[arg(long, value_name = "FILE.gguf")]
     pub mmproj: Option<PathBuf>,
 }
 
-/// What is shown or played to it. Media stand before the prompt, in the order they are given.
+/// Images, videos and audio. They come before the prompt, in the order in which they are given.
 #[derive(Clone, Debug, Default, Args)]
 pub struct MediaArgs {
     /// An image: PNG, JPEG, WebP, GIF or BMP (repeatable)
     #[arg(long, value_name = "FILE")]
     pub image: Vec<PathBuf>,
-    /// A video: a folder of images, an animated GIF or WebP, or with ffmpeg any (repeatable)
+    /// A video: a folder of images, an animated GIF or WebP, or any file if ffmpeg is installed
+    /// (repeatable)
     #[arg(long, value_name = "FILE|FOLDER")]
     pub video: Vec<PathBuf>,
     /// Audio: WAV, FLAC, MP3 or OGG (repeatable)
     #[arg(long, value_name = "FILE")]
     pub audio: Vec<PathBuf>,
-    /// Soft tokens of an image, at most, where the model lets you choose
+    /// The most soft tokens for an image, if the model lets you choose
     #[arg(long, value_name = "N")]
     pub image_tokens: Option<u32>,
-    /// Show long images whole and in crops, where the model knows crops
+    /// Show long images whole and in crops, if the model supports crops
     #[arg(long)]
     pub pan_and_scan: bool,
-    /// Images a second, of a folder of images
+    /// Frames per second, for a folder of images
     #[arg(long, value_name = "X")]
     pub fps: Option<f64>,
     /// The order in which they were given.
@@ -142,10 +143,10 @@ impl Cli {
 /// Where to run it.
 #[derive(Debug, Args)]
 pub struct DeviceArgs {
-    /// Backend: auto, or one that `lapidary doctor` lists; a named one never falls back
+    /// Backend: auto, or one that `lapidary doctor` lists, which then never falls back to another
     #[arg(long, default_value = "auto", env = "LAPIDARY_BACKEND")]
     pub backend: String,
-    /// Which of its devices, or any device by the name that `lapidary doctor` lists: 1, or vulkan:1
+    /// The number of one of its devices (1), or a device name that `lapidary doctor` lists (vulkan:1)
     #[arg(long, value_name = "DEVICE", env = "LAPIDARY_DEVICE")]
     pub device: Option<DeviceChoice>,
     #[command(flatten)]
@@ -155,15 +156,15 @@ pub struct DeviceArgs {
 /// How to run it there.
 #[derive(Clone, Debug, Default, Args)]
 pub struct EngineArgs {
-    /// Worker threads (default: what the machine allows)
+    /// Worker threads [default: as many as the machine allows]
     #[arg(long, env = "LAPIDARY_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// How activations meet quantised weights: `fast` rounds them to bytes where that pays, `exact`
+    /// Precision of activations: `fast` rounds them for quantised weights where that saves time, `exact`
     /// does not [default: fast; exact for `verify` and `logits`]
     #[arg(long, value_enum, env = "LAPIDARY_PRECISION")]
     pub precision: Option<PrecisionArg>,
-    /// How keys and values of past tokens are kept: fewer bytes take less memory and are read
-    /// faster. The reference ignores it, and keeps f32 [default: bf16; f32 with --precision exact]
+    /// Type of the KV cache: a smaller type takes less memory and is read faster. The reference
+    /// backend always uses f32 [default: bf16; f32 with --precision exact]
     #[arg(long, value_enum, value_name = "TYPE", env = "LAPIDARY_KV")]
     pub kv: Option<KvArg>,
 }
@@ -225,9 +226,9 @@ impl From<DraftArg> for Draft {
 pub struct RunArgs {
     #[command(flatten)]
     pub model: ModelArgs,
-    /// The prompt; without it, standard input is read
+    /// The prompt [default: read from standard input]
     pub prompt: Option<String>,
-    /// The prompt, where it could be taken for a model
+    /// The prompt, if it could be mistaken for a model
     #[arg(short, long = "prompt", value_name = "PROMPT", conflicts_with = "prompt")]
     pub prompt_flag: Option<String>,
     #[command(flatten)]
@@ -237,7 +238,7 @@ pub struct RunArgs {
     /// Continue the prompt as plain text, without the chat template
     #[arg(long)]
     pub raw: bool,
-    /// Instructions before the prompt
+    /// System prompt: instructions that come before the prompt
     #[arg(long, conflicts_with = "raw")]
     pub system: Option<String>,
     /// Let the model think first, where its chat template can
@@ -248,7 +249,7 @@ pub struct RunArgs {
     /// The most tokens to generate
     #[arg(short = 'n', long, default_value_t = 512, value_name = "N")]
     pub max_tokens: usize,
-    /// Positions for prompt and answer together (default: the model's own, at most 8192)
+    /// Tokens of prompt and answer together, at most [default: the model's limit, at most 8192]
     #[arg(long, value_name = "N", env = "LAPIDARY_CTX")]
     pub ctx: Option<u32>,
     /// Guess the next tokens, so that one step may give several; the answer stays the same
@@ -257,8 +258,8 @@ pub struct RunArgs {
     /// Stop before this text (repeatable)
     #[arg(long, value_name = "TEXT")]
     pub stop: Vec<String>,
-    /// Keep what was computed of the prompt in this folder, and take it up again for a prompt that
-    /// begins alike
+    /// Keep the computed state of the prompt in this folder, and reuse it for prompts that begin the
+    /// same
     #[arg(long, value_name = "FOLDER")]
     pub prefix_cache: Option<PathBuf>,
     /// No statistics, no notes
@@ -267,9 +268,9 @@ pub struct RunArgs {
 }
 
 const RUN_HELP: &str = "\
-One word or path alone is a model; words with spaces between them and no slash are
-a prompt for the built-in one.
-The name `pebble` is always the built-in model; a folder of that name is ./pebble.
+A single argument is a model if it is one word or a path. If it has spaces and no slash,
+it is a prompt for the built-in model.
+The name `pebble` always means the built-in model; write ./pebble for a folder of that name.
 
   lapidary run \"Tell me a story about a brave fox.\"
   lapidary run --image drawing.png \"Describe this image.\"
@@ -282,7 +283,7 @@ pub struct ChatArgs {
     pub model: ModelArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// Instructions before the conversation
+    /// System prompt: instructions that come before the conversation
     #[arg(long)]
     pub system: Option<String>,
     /// Let the model think first, where its chat template can
@@ -290,27 +291,27 @@ pub struct ChatArgs {
     pub think: bool,
     #[command(flatten)]
     pub sampling: SamplingArgs,
-    /// The most tokens of one answer
+    /// The most tokens to generate for one answer
     #[arg(short = 'n', long, default_value_t = 2048, value_name = "N")]
     pub max_tokens: usize,
-    /// Positions for the whole conversation (default: the model's own, at most 8192)
+    /// Tokens of the whole conversation, at most [default: the model's limit, at most 8192]
     #[arg(long, value_name = "N", env = "LAPIDARY_CTX")]
     pub ctx: Option<u32>,
     /// Guess the next tokens, so that one step may give several; the answer stays the same
     #[arg(long, value_enum, default_value = "off", env = "LAPIDARY_DRAFT")]
     pub draft: DraftArg,
-    /// Save the conversation when you leave, with its media and what was computed of it (FILE.kv)
+    /// Save the conversation when you leave, with its media and its computed state (FILE.kv)
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
-    /// Go on with a conversation that was saved
+    /// Continue a saved conversation
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
 }
 
-/// How tokens are chosen; what is not given is as the model's makers recommend.
+/// How tokens are chosen. By default, as the model's makers recommend.
 #[derive(Debug, Args)]
 pub struct SamplingArgs {
-    /// 0 always takes the likeliest token
+    /// Higher is more random; 0 always takes the likeliest token
     #[arg(short, long, value_name = "X")]
     pub temperature: Option<f32>,
     /// Keep the K likeliest tokens; 0 keeps all
@@ -322,10 +323,10 @@ pub struct SamplingArgs {
     /// Keep tokens at least P times as likely as the likeliest
     #[arg(long, value_name = "P")]
     pub min_p: Option<f32>,
-    /// Divide the scores of tokens that were already there
+    /// Divide the scores of tokens that already occurred
     #[arg(long, value_name = "X")]
     pub repetition_penalty: Option<f32>,
-    /// Same seed, same tokens, on every backend (default: random)
+    /// The same seed gives the same tokens, on every backend with --precision exact [default: random]
     #[arg(long)]
     pub seed: Option<u64>,
 }
@@ -335,7 +336,7 @@ pub struct ExportArgs {
     /// A Hugging Face folder, a GGUF file or a .lap file, or `pebble`
     #[arg(conflicts_with = "synthetic", required_unless_present = "synthetic")]
     pub model: Option<PathBuf>,
-    /// A released shape with random weights instead, to try a recipe at size: gemma-4-31b, …
+    /// Use a released shape with random weights instead, to try a recipe at full size: gemma-4-31b, …
     #[arg(long, value_name = "SHAPE")]
     pub synthetic: Option<String>,
     /// Read files instead of mapping them (for files that may change while they are open)
@@ -344,23 +345,23 @@ pub struct ExportArgs {
     /// The model's drafter (…-assistant), a folder or a GGUF file, to add the `draft` method
     #[arg(long, value_name = "PATH", conflicts_with = "synthetic")]
     pub draft: Option<PathBuf>,
-    /// The GGUF file with the model's vision and audio towers [default: the one beside it]
+    /// The GGUF file with the model's vision and audio towers [default: the one next to the model]
     #[arg(long, value_name = "FILE.gguf", conflicts_with = "synthetic")]
     pub mmproj: Option<PathBuf>,
     /// The file to write
     #[arg(short, long, value_name = "FILE.lap")]
     pub out: PathBuf,
-    /// Quantise by a recipe: bf16, int8, int4, int4-sensitive, q4_0, or a .toml file; the names
-    /// int4-minmax and int4-sensitive-minmax find codes by range instead of half-quadratically
+    /// Quantise by a recipe: bf16, int8, int4, int4-sensitive, q4_0, or a .toml file. int4-minmax and
+    /// int4-sensitive-minmax find codes by range instead of half-quadratic optimisation
     #[arg(long, value_name = "RECIPE")]
     pub quant: Option<String>,
-    /// Quantise also what is quantised already, from its dequantised numbers
+    /// Also quantise weights that are quantised already, from their dequantised values
     #[arg(long, requires = "quant")]
     pub requantise: bool,
-    /// Leave out the golden logits, whose computation is slow for large models
+    /// Leave out the golden logits, which are slow to compute for large models
     #[arg(long)]
     pub no_golden: bool,
-    /// Replace the file if it is there
+    /// Overwrite the file if it exists
     #[arg(short, long)]
     pub force: bool,
 }
@@ -380,7 +381,7 @@ pub struct VerifyArgs {
     pub model: ModelArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// The largest difference that passes, as a part of the largest logit
+    /// The largest difference that passes, as a fraction of the largest logit
     #[arg(long, default_value_t = 1e-3, value_name = "X")]
     pub tolerance: f32,
 }
@@ -399,8 +400,8 @@ pub struct LogitsArgs {
     pub model: ModelArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// Token ids, `2,105,2364`, or a file that holds them; media take the place of the ids of soft
-    /// tokens, in order
+    /// Token ids, `2,105,2364`, or a file that holds them; media replace the ids of soft tokens, in
+    /// order
     #[arg(long, value_name = "IDS|FILE")]
     pub tokens: String,
     #[command(flatten)]
@@ -414,7 +415,7 @@ pub struct LogitsArgs {
     /// Feed at most N tokens at once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub chunk: Option<u32>,
-    /// Then continue with the N likeliest tokens
+    /// Then generate N tokens, always the likeliest one
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub greedy: usize,
 }
@@ -423,7 +424,7 @@ pub struct LogitsArgs {
 pub struct TokensArgs {
     #[command(flatten)]
     pub model: ModelArgs,
-    /// The text; without it, standard input is read
+    /// The text [default: read from standard input]
     #[arg(conflicts_with = "file")]
     pub text: Option<String>,
     /// Read the text from a file
@@ -436,57 +437,57 @@ pub struct BenchArgs {
     /// A Hugging Face folder, a GGUF file or a .lap file [default: pebble, which is built in]
     #[arg(conflicts_with = "synthetic")]
     pub model: Option<PathBuf>,
-    /// A released shape with random weights instead: gemma-4-e2b, gemma-3-1b, …
+    /// Use a released shape with random weights instead: gemma-4-e2b, gemma-3-1b, …
     #[arg(long, value_name = "SHAPE")]
     pub synthetic: Option<String>,
-    /// The recipe of the random weights (default: bf16 as released)
+    /// Quantise the random weights by this recipe [default: bf16 as released]
     #[arg(long, value_name = "RECIPE", requires = "synthetic")]
     pub quant: Option<String>,
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// Tokens to feed (comma-separated; 0 for none)
+    /// Prompt tokens to process (comma-separated; 0 for none)
     #[arg(short = 'p', long, default_value = "512", value_delimiter = ',', value_name = "N")]
     pub n_prompt: Vec<usize>,
     /// Tokens to generate (comma-separated; 0 for none)
     #[arg(short = 'n', long, default_value = "128", value_delimiter = ',', value_name = "N")]
     pub n_gen: Vec<usize>,
-    /// Tokens in the caches before (comma-separated)
+    /// Tokens that are in the KV cache before the test starts (comma-separated)
     #[arg(short = 'd', long, default_value = "0", value_delimiter = ',', value_name = "N")]
     pub depth: Vec<usize>,
-    /// Runs that count, after one that does not
+    /// Measured runs, after a warm-up run
     #[arg(short = 'r', long, default_value_t = 5, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,
-    /// Also show it an image: its encoding, and the first token after it
+    /// Also measure an image: the time to encode it, and to the first token after it
     #[arg(long)]
     pub image: bool,
-    /// Also play it audio of 30 s: its encoding, and the first token after it
+    /// Also measure 30 s of audio: the time to encode it, and to the first token after it
     #[arg(long)]
     pub audio: bool,
-    /// Soft tokens of the image, at most, where the model lets you choose
+    /// The most soft tokens for the image, if the model lets you choose
     #[arg(long, value_name = "N", requires = "image")]
     pub image_tokens: Option<u32>,
     /// Feed at most N tokens at once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub chunk: Option<u32>,
-    /// Print JSON with llama-bench's names
+    /// Print JSON with llama-bench's field names
     #[arg(long)]
     pub json: bool,
 }
 
-/// The cache holds packed weights and compiled tokenizers, which are made again when they are missing
+/// Packed weights and compiled tokenizers, which are made again if they are missing
 #[derive(Debug, Subcommand)]
 #[command(after_help = CACHE_HELP)]
 pub enum CacheCommand {
-    /// List its files
+    /// List the cached files
     Ls(CacheLsArgs),
-    /// Remove files that were not used for long, and those that are damaged or left half written
+    /// Remove files that have not been used for a while, and damaged or half-written ones
     Prune(CachePruneArgs),
 }
 
 const CACHE_HELP: &str = "\
-LAPIDARY_CACHE names the folder; `off` keeps nothing. Without it the folder is `lapidary` where the
-system keeps caches: $XDG_CACHE_HOME, ~/.cache, ~/Library/Caches or %LOCALAPPDATA%.";
+LAPIDARY_CACHE sets the folder; `off` turns the cache off. By default it is `lapidary` in the
+system's cache folder: $XDG_CACHE_HOME, ~/.cache, ~/Library/Caches or %LOCALAPPDATA%.";
 
 #[derive(Debug, Args)]
 pub struct CacheLsArgs {
@@ -497,7 +498,7 @@ pub struct CacheLsArgs {
 
 #[derive(Debug, Args)]
 pub struct CachePruneArgs {
-    /// Remove what was not used for so many days
+    /// Remove files that have not been used for this many days
     #[arg(long, value_name = "DAYS", default_value_t = 30)]
     pub older_than: u64,
     /// Remove everything
@@ -507,7 +508,7 @@ pub struct CachePruneArgs {
 
 #[derive(Debug, Args)]
 pub struct DemoArgs {
-    /// Backend: auto for all that are worth it here, or one that `lapidary doctor` lists
+    /// Backend: auto for all that are useful on this machine, or one that `lapidary doctor` lists
     #[arg(long, default_value = "auto", env = "LAPIDARY_BACKEND")]
     pub backend: String,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! What `lapidary serve` may be told. Every flag is also a variable and a name in a file.
+//! The settings of `lapidary serve`. Every flag is also a variable and a name in a file.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -15,16 +15,16 @@ pub struct ServeArgs {
     /// Models: Hugging Face folders, GGUF or .lap files, `pebble`, or NAME=PATH [default: pebble]
     #[arg(env = "LAPIDARY_MODELS", value_delimiter = ',')]
     pub models: Vec<String>,
-    /// A TOML file with the names of these flags; flags and variables go before it
+    /// A TOML file that sets these flags by name; flags and variables override it
     #[arg(long, value_name = "FILE", env = "LAPIDARY_CONFIG")]
     pub config: Option<PathBuf>,
-    /// Address to listen at [default: 127.0.0.1]
+    /// Address to listen on [default: 127.0.0.1]
     #[arg(long, env = "LAPIDARY_HOST")]
     pub host: Option<IpAddr>,
-    /// Port to listen at; 0 for any [default: 8080]
+    /// Port to listen on; 0 for any free port [default: 8080]
     #[arg(long, env = "LAPIDARY_PORT")]
     pub port: Option<u16>,
-    /// A key of which every request needs one (repeatable)
+    /// An API key; every request must then send one of the keys (repeatable)
     #[arg(
         long,
         value_name = "KEY",
@@ -33,83 +33,84 @@ pub struct ServeArgs {
         hide_env_values = true
     )]
     pub api_key: Vec<String>,
-    /// A file with such keys, one a line
+    /// A file with API keys, one per line
     #[arg(long, value_name = "FILE", env = "LAPIDARY_API_KEY_FILE")]
     pub api_key_file: Option<PathBuf>,
-    /// Serve an address that others can reach without a key
+    /// Listen on an address that others can reach, without a key
     #[arg(long, env = "LAPIDARY_INSECURE")]
     pub insecure: bool,
-    /// A name of this server besides localhost, as a proxy sends it (repeatable)
+    /// A host name of this server besides localhost, as a proxy sends it (repeatable)
     #[arg(long, value_name = "NAME", env = "LAPIDARY_ALLOW_HOST", value_delimiter = ',')]
     pub allow_host: Vec<String>,
-    /// A page of another server that may ask, https://example.com (repeatable)
+    /// Allow requests from web pages of this origin: https://example.com (repeatable)
     #[arg(long, value_name = "ORIGIN", env = "LAPIDARY_ALLOW_ORIGIN", value_delimiter = ',')]
     pub allow_origin: Vec<String>,
     /// Backend: auto, or one that `lapidary doctor` lists [default: auto]
     #[arg(long, env = "LAPIDARY_BACKEND")]
     pub backend: Option<String>,
-    /// Which of its devices, or any device by the name that `lapidary doctor` lists
+    /// The number of one of its devices (1), or a device name that `lapidary doctor` lists (vulkan:1)
     #[arg(long, value_name = "DEVICE", env = "LAPIDARY_DEVICE")]
     pub device: Option<String>,
-    /// Worker threads (default: what the machine allows)
+    /// Worker threads [default: as many as the machine allows]
     #[arg(long, env = "LAPIDARY_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// How activations meet quantised weights [default: fast]
+    /// Precision of activations: `fast` rounds them for quantised weights where that saves time, `exact`
+    /// does not [default: fast]
     #[arg(long, value_enum, env = "LAPIDARY_PRECISION")]
     pub precision: Option<PrecisionArg>,
-    /// How keys and values of past tokens are kept [default: bf16; f32 with --precision exact]
+    /// Type of the KV cache [default: bf16; f32 with --precision exact]
     #[arg(long, value_enum, value_name = "TYPE", env = "LAPIDARY_KV")]
     pub kv: Option<KvArg>,
-    /// Positions for prompt and answer together (default: the model's own, at most 8192)
+    /// Tokens of prompt and answer together, at most [default: the model's limit, at most 8192]
     #[arg(long, value_name = "N", env = "LAPIDARY_CTX")]
     pub ctx: Option<u32>,
-    /// Requests that are answered at once [default: 4]
+    /// Requests to answer at the same time [default: 4]
     #[arg(long, value_name = "N", env = "LAPIDARY_PARALLEL")]
     pub parallel: Option<u32>,
-    /// The most memory for keys and values of one model, cached prefixes among them: 2GiB
+    /// The most memory for the KV cache of one model, including cached prefixes: 2GiB
     #[arg(long, value_name = "BYTES", env = "LAPIDARY_CACHE_MEMORY")]
     pub cache_memory: Option<Bytes>,
-    /// The most memory for all models together: 16GiB (default: what the device has)
+    /// The most memory for all models together: 16GiB [default: what the device has]
     #[arg(long, value_name = "BYTES", env = "LAPIDARY_MEMORY")]
     pub memory: Option<Bytes>,
-    /// How long a model stays loaded that nobody uses: 30, 5m, 2h, -1 for ever [default: -1; 5m where
-    /// several are served]
+    /// How long an unused model stays loaded: 30, 5m, 2h, -1 for ever [default: -1; 5m with several
+    /// models]
     #[arg(long, value_name = "TIME", env = "LAPIDARY_KEEP_ALIVE", allow_hyphen_values = true)]
     pub keep_alive: Option<KeepAlive>,
-    /// Load no model before somebody asks
+    /// Load a model only when a request needs it
     #[arg(long, env = "LAPIDARY_LAZY")]
     pub lazy: bool,
     /// Read files instead of mapping them
     #[arg(long, env = "LAPIDARY_NO_MMAP")]
     pub no_mmap: bool,
-    /// The GGUF file with the vision and audio towers of the only model
+    /// The GGUF file with the vision and audio towers, if you serve a single model
     #[arg(long, value_name = "FILE.gguf", env = "LAPIDARY_MMPROJ")]
     pub mmproj: Option<PathBuf>,
-    /// End with an error when an engine hangs, so that whoever started it starts it again
+    /// Exit with an error when an engine hangs, so that a supervisor can restart the server
     #[arg(long, env = "LAPIDARY_EXIT_ON_STALL")]
     pub exit_on_stall: bool,
-    /// How the log is written: json or text [default: json]
+    /// Format of the log: json or text [default: json]
     #[arg(long, value_name = "FORMAT", env = "LAPIDARY_LOG_FORMAT")]
     pub log_format: Option<LogFormat>,
-    /// No line for each request
+    /// Do not log a line for each request
     #[arg(long, env = "LAPIDARY_NO_ACCESS_LOG")]
     pub no_access_log: bool,
-    /// No web page
+    /// Do not serve the web page
     #[arg(long, env = "LAPIDARY_NO_PAGE")]
     pub no_page: bool,
-    /// One of the limits that are printed at start: queue=16, body-bytes=64MiB (repeatable)
+    /// Set one of the limits that are printed at start: queue=16, body-bytes=64MiB (repeatable)
     #[arg(long, value_name = "NAME=VALUE", env = "LAPIDARY_LIMIT", value_delimiter = ',')]
     pub limit: Vec<String>,
 }
 
 const SERVE_HELP: &str = "\
-  lapidary serve                                    the built-in model, and a page to try it
+  lapidary serve                                    the built-in model, with a chat page
   lapidary serve gemma-3-4b-it.gguf --ctx 32768
   lapidary serve small=gemma-3-1b.gguf big=gemma-3-27b.gguf --keep-alive 10m
   lapidary serve gemma.gguf --host 0.0.0.0 --api-key SECRET
 
-A file of --config has the same names: `port = 9000`, `api-key = [\"…\"]`, `[limits]`, `queue = 16`.
-TLS is a proxy's job; docs/serve.md shows one.";
+A --config file uses the same names: `port = 9000`, `api-key = [\"…\"]`, `[limits]`, `queue = 16`.
+For TLS, put a proxy in front; docs/serve.md shows how.";
 
 impl ServeArgs {
     /// What flags, variables and the file say together, in this order.
