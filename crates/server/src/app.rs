@@ -137,7 +137,11 @@ impl App {
         if self.is_stopping() {
             return Err(Failure::stopping());
         }
-        self.0.registry.lease(entry).await
+        tokio::select! {
+            lease = self.0.registry.lease(entry) => lease,
+            // Loading may take longer than the server has to end.
+            () = self.0.ending.cancelled() => Err(Failure::stopping()),
+        }
     }
 
     /// Models whose engine does nothing though it has something to do.

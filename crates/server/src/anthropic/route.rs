@@ -43,7 +43,7 @@ pub async fn messages(
         let frames = Frames::new(Box::pin(frames), Some(Bytes::from_static(SILENCE)));
         return Ok(frames.response("text/event-stream; charset=utf-8"));
     }
-    let mut all = whole(answers, 1).await?;
+    let mut all = whole(answers, 1, false).await?;
     let (whole, end) = all.pop().ok_or_else(|| Failure::internal("an answer without an end"))?;
     Ok(axum::Json(head.whole(whole, &end)).into_response())
 }

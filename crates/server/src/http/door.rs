@@ -40,7 +40,10 @@ pub async fn enter(app: &App, router: Router, is_local: bool, request: Request) 
     };
     if let Some(failure) = response.extensions_mut().remove::<Failure>() {
         trace.failed(&failure);
+        let allowed = response.headers_mut().remove(header::ALLOW);
         response = failure.response(dialect, &id);
+        // What the path does take.
+        allowed.into_iter().for_each(|all| _ = response.headers_mut().insert(header::ALLOW, all));
     }
     let status = response.status();
     trace.set("status", status.as_u16());

@@ -20,10 +20,13 @@ use super::door::enter;
 use super::patient::Patient;
 use crate::app::App;
 use crate::routes;
-use crate::service::{Config, Log, Source};
+use crate::service::{Config, Log, Registry, Source};
 
 /// How often models and engines are looked at.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// How long engines may take to end what they are doing.
+const CLOSE: Duration = Duration::from_secs(10);
 
 /// A server that listens.
 pub struct Server {
@@ -133,10 +136,25 @@ impl Server {
             return Outcome::Stalled;
         }
         app.ending().cancel();
-        let registry = app.registry().clone();
-        let _ = tokio::task::spawn_blocking(move || registry.close()).await;
-        outcome
+        match closed(app.registry().clone()).await {
+            true => outcome,
+            false => {
+                std::mem::forget(app);
+                Outcome::CutOff
+            }
+        }
     }
+}
+
+/// Unloads all models, unless that takes too long: to let go of an engine is to wait for its thread.
+async fn closed(registry: Arc<Registry>) -> bool {
+    let (sender, done) = tokio::sync::oneshot::channel();
+    // A thread of its own: a runtime that ends waits for those that it has.
+    let thread = std::thread::Builder::new().name("close".to_string()).spawn(move || {
+        registry.close();
+        let _ = sender.send(());
+    });
+    thread.is_ok() && matches!(tokio::time::timeout(CLOSE, done).await, Ok(Ok(())))
 }
 
 /// Unloads what nobody uses, and notices engines that do nothing.

@@ -119,6 +119,8 @@ pub struct Whole {
     pub thinking: String,
     /// What is called.
     pub calls: Vec<Call>,
+    /// A call that the end cut off: its arguments are no whole JSON.
+    pub cut: Option<Call>,
     /// The tokens of the text, if log-probabilities were asked for.
     pub tokens: Vec<(u32, Logprobs)>,
     /// How likely the tokens of the prompt were, if that was asked for.
@@ -129,9 +131,11 @@ pub struct Whole {
     pub end: Option<End>,
 }
 
-/// Reads answers to their ends.
-pub async fn whole(mut answers: Answers, n: usize) -> Result<Vec<(Whole, End)>> {
-    let mut all: Vec<(Pieces, Whole)> = (0..n).map(|_| Default::default()).collect();
+/// Reads answers to their ends. `grows_calls` tells a call that is cut off as one; else what was
+/// written of it is text.
+pub async fn whole(mut answers: Answers, n: usize, grows_calls: bool) -> Result<Vec<(Whole, End)>> {
+    let new = |_| (Pieces::new(grows_calls), Whole::default());
+    let mut all: Vec<(Pieces, Whole)> = (0..n).map(new).collect();
     while let Some((answer, event)) = answers.next().await {
         let Some((pieces, whole)) = all.get_mut(answer) else { continue };
         for piece in pieces.take(event?) {
@@ -153,11 +157,20 @@ impl Whole {
                 self.tokens.extend(tokens);
             }
             Piece::Thinking(text) => self.thinking.push_str(&text),
-            Piece::CallEnd(call) => self.calls.push(call),
+            Piece::CallBegin { index, id, name } => {
+                self.cut = Some(Call { index, id, name, arguments: String::new() });
+            }
+            Piece::CallArguments { json, .. } => {
+                self.cut.iter_mut().for_each(|call| call.arguments.push_str(&json));
+            }
+            Piece::CallEnd(call) => {
+                self.cut = None;
+                self.calls.push(call);
+            }
             Piece::PromptLogprobs(tokens) => self.prompt_logprobs.extend(tokens),
             Piece::Embedding(values) => self.embedding = values,
             Piece::End(end) => self.end = Some(end),
-            Piece::CallBegin { .. } | Piece::CallArguments { .. } | Piece::Progress { .. } => {}
+            Piece::Progress { .. } => {}
         }
     }
 }

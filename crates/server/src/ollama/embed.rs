@@ -168,18 +168,21 @@ async fn embedded(
     context: Option<usize>,
 ) -> Result<(Vec<lapidary::Embedding>, usize)> {
     let wanted = |input: Input| Wanted { embeds: true, context, ..Wanted::new(input) };
-    let mut all = inputs.into_iter().map(wanted);
+    // One that does not fit refuses all, before any is computed.
+    let all = app.made(lease, caller.scope, inputs.into_iter().map(wanted).collect()).await?;
+    let mut all = all.into_iter();
     let at_once = AT_ONCE.min(lease.entry().n_room());
     let (mut made, mut tokens) = (Vec::new(), 0);
     loop {
-        let some: Vec<Wanted> = all.by_ref().take(at_once).collect();
+        let some: Vec<_> = all.by_ref().take(at_once).collect();
         let n = some.len();
         if n == 0 {
             return Ok((made, tokens));
         }
-        let answers = app.ask_all(lease, caller.scope, some, &caller.trace).await?;
+        let room = lease.entry().admit(n)?;
+        let answers = app.begun(lease, some, room, &caller.trace).await?;
         tokens += answers.asked.prompt_tokens();
-        let some = whole(answers, n).await?.into_iter();
+        let some = whole(answers, n, false).await?.into_iter();
         made.extend(some.map(|(one, _)| lapidary::Embedding { values: one.embedding, tokens: 0 }));
     }
 }

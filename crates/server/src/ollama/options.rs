@@ -17,6 +17,8 @@ pub(super) struct Options {
     pub context: Option<usize>,
     pub stop: Vec<String>,
     pub warnings: Vec<String>,
+    /// Whether penalties look at no tokens.
+    penalises_none: bool,
 }
 
 /// Options about the machine: how a model is loaded is decided when the server starts.
@@ -54,6 +56,12 @@ impl Options {
         let mut options = Options::default();
         for (name, value) in given.into_iter().flatten().filter(|(_, value)| !value.is_null()) {
             options.take(name, value)?;
+        }
+        if options.penalises_none {
+            let sampling = &mut options.sampling;
+            sampling.repetition_penalty = Some(1.0);
+            sampling.presence_penalty = Some(0.0);
+            sampling.frequency_penalty = Some(0.0);
         }
         Ok(options)
     }
@@ -111,12 +119,16 @@ impl Options {
                 _ => return Err(wrong(&at, format!("{value} is not at least 1"))),
             },
             "stop" => self.stop = stop(value, &at)?,
-            // Penalties look at the whole answer here.
+            // 0 looks at no tokens, and so penalises none.
             "repeat_last_n" => {
                 let what =
                     "penalties look at all of prompt and answer, not at the last tokens alone";
-                if whole()? > 0 {
-                    self.warnings.push(format!("{at} was left out: {what}"));
+                match whole()? {
+                    0 => self.penalises_none = true,
+                    // All of it.
+                    -1 => {}
+                    n @ 1.. => self.warnings.push(format!("{at} of {n} was left out: {what}")),
+                    n => return Err(wrong(&at, format!("{n} is not at least -1"))),
                 }
             }
             _ if HARMLESS.contains(&name) || SILENT.contains(&name) => {}
@@ -183,6 +195,17 @@ mod tests {
     }
 
     #[test]
+    fn penalties_that_look_at_nothing_are_off() {
+        let given = json!({"repeat_penalty": 1.5, "repeat_last_n": 0, "presence_penalty": 1});
+        let options = read(given).unwrap();
+        assert_eq!(options.sampling.repetition_penalty, Some(1.0));
+        assert_eq!(options.sampling.presence_penalty, Some(0.0));
+        assert!(options.warnings.is_empty(), "{:?}", options.warnings);
+        let given = json!({"repeat_penalty": 1.5, "repeat_last_n": -1});
+        assert_eq!(read(given).unwrap().sampling.repetition_penalty, Some(1.5));
+    }
+
+    #[test]
     fn others_are_refused_by_name() {
         let cases = [
             json!({"temperature": -1}),
@@ -196,6 +219,7 @@ mod tests {
             json!({"repeat_penalty": 0}),
             json!({"presence_penalty": 3}),
             json!({"num_predict": 0}),
+            json!({"repeat_last_n": -2}),
             json!({"num_predict": -3}),
             json!({"num_ctx": 0}),
             json!({"stop": [1]}),

@@ -175,7 +175,7 @@ pub(super) async fn answer(
         let frames = tell(answers, 1, false, LineTeller { head });
         return Ok(Frames::new(Box::pin(frames), Some(silence)).response("application/x-ndjson"));
     }
-    let mut all = whole(answers, 1).await?;
+    let mut all = whole(answers, 1, false).await?;
     let (whole, end) = all.pop().ok_or_else(|| Failure::internal("an answer without an end"))?;
     Ok(axum::Json(head.whole(whole, &end)).into_response())
 }

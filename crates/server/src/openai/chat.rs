@@ -272,7 +272,7 @@ pub async fn chat(
         let teller = ChatTeller::new(head, lease, &caller.id, n, has_usage, has_logprobs);
         return Ok(events(tell(answers, n, grows, teller)));
     }
-    let all = whole(answers, n).await?;
+    let all = whole(answers, n, grows).await?;
     Ok(axum::Json(response(&head, &lease, all, has_logprobs)).into_response())
 }
 
@@ -295,6 +295,7 @@ fn response(head: &Head, lease: &Lease, all: Vec<(Whole, End)>, has_logprobs: bo
         let calls: Vec<Value> = whole
             .calls
             .iter()
+            .chain(&whole.cut)
             .map(|call| {
                 json!({
                     "id": call.id,

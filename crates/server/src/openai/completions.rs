@@ -201,7 +201,7 @@ pub async fn completions(
         };
         return Ok(events(tell(answers, n, false, teller)));
     }
-    let all = whole(answers, n).await?;
+    let all = whole(answers, n, false).await?;
     Ok(axum::Json(response(&head, &shape, all)).into_response())
 }
 
@@ -285,7 +285,7 @@ fn response(head: &Head, shown: &Shown, all: Vec<(Whole, End)>) -> Value {
     for (index, (whole, end)) in all.into_iter().enumerate() {
         match index % shown.shape.per_prompt.max(1) {
             0 => usage.add_prompt(&end),
-            _ => usage.add(&end),
+            _ => usage.add_more(&end),
         }
         timings = shapes::timings(&end.finish.stats);
         let mut tokens = match shown.shape.echoes {
@@ -377,7 +377,7 @@ impl Teller for CompletionTeller {
                 self.echo(answer, out);
                 match answer % self.shape.shape.per_prompt.max(1) {
                     0 => self.usage.add_prompt(&end),
-                    _ => self.usage.add(&end),
+                    _ => self.usage.add_more(&end),
                 }
                 let reason = shapes::finish_reason(end.reason);
                 let mut chunk = self.chunk(answer, "", Value::Null, Some(reason));

@@ -53,18 +53,26 @@ pub async fn embeddings(
     let inputs = completions::prompts(asked.input, app.limits().embeddings);
     let inputs = inputs.map_err(|failure| failure.at("input"))?;
     let lease = app.lease(asked.model.as_deref()).await?;
-    let mut all = inputs.into_iter().map(|input| Wanted { embeds: true, ..Wanted::new(input) });
+    let all = inputs.into_iter().map(|input| Wanted { embeds: true, ..Wanted::new(input) });
+    // One that does not fit refuses all, before any is computed.
+    let all = app.made(&lease, caller.scope, all.collect()).await;
+    let all = all.map_err(|e| match e.param.is_some() {
+        true => e.at("input"),
+        false => e,
+    });
+    let mut all = all?.into_iter();
     let at_once = AT_ONCE.min(lease.entry().n_room());
     let (mut data, mut tokens) = (Vec::new(), 0);
     loop {
-        let some: Vec<Wanted> = all.by_ref().take(at_once).collect();
+        let some: Vec<_> = all.by_ref().take(at_once).collect();
         if some.is_empty() {
             break;
         }
         let n = some.len();
-        let answers = app.ask_all(&lease, caller.scope, some, &caller.trace).await?;
+        let room = lease.entry().admit(n)?;
+        let answers = app.begun(&lease, some, room, &caller.trace).await?;
         tokens += answers.asked.prompt_tokens();
-        for (made, _) in whole(answers, n).await? {
+        for (made, _) in whole(answers, n, false).await? {
             let mut made = lapidary::Embedding { values: made.embedding, tokens: 0 };
             made.normalise();
             if let Some(n) = asked.dimensions.filter(|n| *n != made.values.len() as u64) {

@@ -42,6 +42,12 @@ impl Usage {
         self.thinking += end.thinking_tokens;
     }
 
+    /// Adds a further answer to a prompt that is counted with its first, whichever ends sooner.
+    pub fn add_more(&mut self, end: &End) {
+        self.new += end.finish.stats.new_tokens;
+        self.thinking += end.thinking_tokens;
+    }
+
     pub fn json(&self) -> Value {
         json!({
             "prompt_tokens": self.prompt,

@@ -9,7 +9,9 @@ use crate::service::{Failure, Result, ToolChoice};
 pub(super) fn functions(given: &[Value], is_flat: bool) -> Result<(Vec<Value>, Vec<String>)> {
     let (mut tools, mut warnings) = (Vec::new(), Vec::new());
     for (i, tool) in given.iter().enumerate() {
+        let inside = if is_flat { "" } else { ".function" };
         let at = |what: &str| format!("tools[{i}]{what}");
+        let within = |what: &str| format!("tools[{i}]{inside}{what}");
         let Some(kind) = tool.get("type").and_then(Value::as_str) else {
             return Err(Failure::param(at(".type"), "a tool has a type: `function`"));
         };
@@ -25,20 +27,20 @@ pub(super) fn functions(given: &[Value], is_flat: bool) -> Result<(Vec<Value>, V
             return Err(Failure::param(at(".function"), "a function is an object with a name"));
         };
         let Some(name) = function.get("name").and_then(Value::as_str) else {
-            return Err(Failure::param(at(".function.name"), "a function has a name"));
+            return Err(Failure::param(within(".name"), "a function has a name"));
         };
         let description = match function.get("description") {
             None | Some(Value::Null) => Value::from(""),
             Some(text @ Value::String(_)) => text.clone(),
             Some(_) => {
-                return Err(Failure::param(at(".function.description"), "this is a string"));
+                return Err(Failure::param(within(".description"), "this is a string"));
             }
         };
         let parameters = match function.get("parameters") {
             None | Some(Value::Null) => json!({"type": "object", "properties": {}}),
             Some(schema @ Value::Object(_)) => schema.clone(),
             Some(_) => {
-                return Err(Failure::param(at(".function.parameters"), "this is a JSON schema"));
+                return Err(Failure::param(within(".parameters"), "this is a JSON schema"));
             }
         };
         let mut declared =

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures_util::{Stream, StreamExt};
-use lapidary::{Answer, Event, FinishReason, Prompt};
+use lapidary::{Answer, Engine, Event, FinishReason, Prompt, Request};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -37,6 +37,14 @@ pub struct Asked {
     pub prompts: Vec<Arc<Prompt>>,
 }
 
+/// A prompt that is made and fits, and what is asked of it.
+pub struct Made {
+    request: Request,
+    prompt: Arc<Prompt>,
+    n: usize,
+    seed: Option<u64>,
+}
+
 impl Asked {
     /// Tokens of all prompts.
     pub fn prompt_tokens(&self) -> usize {
@@ -57,7 +65,8 @@ impl App {
         self.ask_all(lease, scope, vec![wanted], trace).await
     }
 
-    /// Asks for the answers to several prompts; they are numbered in order.
+    /// Asks for the answers to several prompts; they are numbered in order. Nothing is begun before
+    /// all prompts are made and fit.
     pub async fn ask_all(
         &self,
         lease: &Lease,
@@ -69,74 +78,61 @@ impl App {
         if self.is_stopping() {
             return Err(Failure::stopping());
         }
-        let entry = lease.entry();
-        trace.set("model", entry.name());
-        let mut room = entry.admit(all.iter().map(|wanted| wanted.n).sum())?;
-        let (sender, events) = mpsc::channel(self.limits().events.max(1));
-        let mut prompts = Vec::with_capacity(all.len());
-        let mut index = 0;
+        // No prompt is made for a queue that is full.
+        let room = lease.entry().admit(all.iter().map(|wanted| wanted.n).sum())?;
+        let made = self.made(lease, scope, all).await?;
+        self.begun(lease, made, room, trace).await
+    }
+
+    /// Makes prompts and checks that they fit; nothing is begun.
+    pub async fn made(&self, lease: &Lease, scope: Scope, all: Vec<Wanted>) -> Result<Vec<Made>> {
+        let mut made = Vec::with_capacity(all.len());
         for wanted in all {
-            let (prompt, answers) = self.prepared(lease, scope, wanted).await?;
-            trace.add("prompt_tokens", prompt.tokens.len());
-            prompts.push(prompt);
-            for answer in answers {
-                let pump = Pump {
-                    app: self.clone(),
-                    lease: lease.clone(),
-                    trace: trace.clone(),
-                    sender: sender.clone(),
-                    index,
-                    // There is one for each answer.
-                    _permit: room.split(1),
-                    times: Times::new(trace.begun()),
-                };
-                index += 1;
-                tokio::spawn(pump.run(answer));
-            }
+            let engine = lease.engine().clone();
+            made.push(self.prepare(move || Made::new(&engine, scope, &wanted)).await?);
+        }
+        Ok(made)
+    }
+
+    /// Begins what was made, as many answers as there is room for.
+    pub async fn begun(
+        &self,
+        lease: &Lease,
+        made: Vec<Made>,
+        mut room: OwnedSemaphorePermit,
+        trace: &Trace,
+    ) -> Result<Answers> {
+        trace.set("model", lease.entry().name());
+        let prompts: Vec<Arc<Prompt>> = made.iter().map(|made| made.prompt.clone()).collect();
+        trace.add("prompt_tokens", prompts.iter().map(|prompt| prompt.tokens.len()).sum());
+        let (engine, broken) = (lease.engine().clone(), lease.clone());
+        // Grammars are compiled here.
+        let begin = move || {
+            let begin = made.iter().flat_map(|made| made.begin(&engine));
+            let answers = begin.collect::<lapidary::Result<Vec<Answer>>>().inspect_err(|e| {
+                if matches!(e, lapidary::Error::Stopped { .. }) {
+                    broken.discard();
+                }
+            });
+            Ok(answers?)
+        };
+        let answers = self.prepare(begin).await?;
+        let (sender, events) = mpsc::channel(self.limits().events.max(1));
+        for (index, answer) in answers.into_iter().enumerate() {
+            let pump = Pump {
+                app: self.clone(),
+                lease: lease.clone(),
+                trace: trace.clone(),
+                sender: sender.clone(),
+                index,
+                // There is one for each answer.
+                _permit: room.split(1),
+                times: Times::new(trace.begun()),
+            };
+            tokio::spawn(pump.run(answer));
         }
         let asked = Asked { lease: lease.clone(), prompts };
         Ok(Answers { events, ahead: VecDeque::new(), asked })
-    }
-
-    async fn prepared(
-        &self,
-        lease: &Lease,
-        scope: Scope,
-        wanted: Wanted,
-    ) -> Result<(Arc<Prompt>, Vec<Answer>)> {
-        let engine = lease.engine().clone();
-        let broken = lease.clone();
-        self.prepare(move || {
-            let model = engine.model();
-            let (request, prompt) = wanted.prompted(model, scope.0)?;
-            let context = wanted.context.unwrap_or(usize::MAX).min(engine.max_context());
-            // An embedding needs no room for an answer.
-            let room = usize::from(!wanted.embeds);
-            if prompt.tokens.len() + room > context {
-                return Err(Failure::context(prompt.tokens.len(), context));
-            }
-            let left = context - prompt.tokens.len();
-            let request = request.with_prompt(prompt.clone());
-            let request = match wanted.context.is_some() && !wanted.embeds {
-                true => request.max_tokens(wanted.max_tokens.unwrap_or(usize::MAX).min(left)),
-                false => request,
-            };
-            let seed = wanted.sampling.seed;
-            let one = |i: usize| {
-                let request = match seed {
-                    Some(seed) => request.clone().seed(seed.wrapping_add(i as u64)),
-                    None => request.clone(),
-                };
-                engine.answer(request).inspect_err(|e| {
-                    if matches!(e, lapidary::Error::Stopped { .. }) {
-                        broken.discard();
-                    }
-                })
-            };
-            let answers = (0..wanted.n).map(one).collect::<lapidary::Result<Vec<_>>>()?;
-            Ok((Arc::new(prompt), answers))
-        })
-        .await
     }
 
     /// Does what takes a processor's time on a thread for it; no more at once than there are
@@ -153,6 +149,41 @@ impl App {
         };
         let done = tokio::task::spawn_blocking(work).await;
         done.unwrap_or_else(|e| Err(Failure::internal(format!("preparing a request: {e}"))))
+    }
+}
+
+impl Made {
+    fn new(engine: &Engine, scope: Scope, wanted: &Wanted) -> Result<Self> {
+        let (request, prompt) = wanted.prompted(engine.model(), scope.0)?;
+        let size = engine.metadata().vocab_size;
+        if let Some(id) = prompt.tokens.iter().find(|id| **id >= size) {
+            let what = format!("there is no token {id}; there are {size}");
+            return Err(Failure::param("prompt", what));
+        }
+        let context = wanted.context.unwrap_or(usize::MAX).min(engine.max_context());
+        // An embedding needs no room for an answer.
+        let room = usize::from(!wanted.embeds);
+        if prompt.tokens.len() + room > context {
+            return Err(Failure::context(prompt.tokens.len(), context));
+        }
+        let left = context - prompt.tokens.len();
+        let request = match wanted.context.is_some() && !wanted.embeds {
+            true => request.max_tokens(wanted.max_tokens.unwrap_or(usize::MAX).min(left)),
+            false => request,
+        };
+        let (n, seed) = (wanted.n, wanted.sampling.seed);
+        Ok(Made { request, prompt: Arc::new(prompt), n, seed })
+    }
+
+    /// Asks the engine for its answers.
+    fn begin(&self, engine: &Engine) -> impl Iterator<Item = lapidary::Result<Answer>> {
+        (0..self.n).map(move |i| {
+            let request = self.request.clone();
+            engine.answer(match self.seed {
+                Some(seed) => request.seed(seed.wrapping_add(i as u64)),
+                None => request,
+            })
+        })
     }
 }
 

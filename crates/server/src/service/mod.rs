@@ -17,7 +17,7 @@ mod secret;
 mod time;
 mod wanted;
 
-pub use ask::{Answers, Asked};
+pub use ask::{Answers, Asked, Made};
 pub use config::{Bytes, Config, KeepAlive, LogFormat};
 pub use entry::{Entry, Lease, ModelState};
 pub use failure::{Dialect, Failure};

@@ -97,6 +97,8 @@ pub struct Pieces {
     calls: HashMap<usize, (usize, String)>,
     n_calls: usize,
     n_whole: usize,
+    /// Whether a call that was told turned out to be cut: what was written of it comes again as text.
+    is_cut: bool,
     /// Tokens whose text has not come.
     pending: Vec<(u32, Logprobs)>,
     /// Tokens since the last text or thought.
@@ -121,7 +123,10 @@ impl Pieces {
             Event::Text(text) => {
                 self.n_tokens = 0;
                 let tokens = std::mem::take(&mut self.pending);
-                vec![Piece::Text { text, tokens }]
+                match self.is_cut {
+                    true => vec![],
+                    false => vec![Piece::Text { text, tokens }],
+                }
             }
             Event::Thinking(text) => {
                 self.thinking_tokens += std::mem::take(&mut self.n_tokens);
@@ -135,7 +140,7 @@ impl Pieces {
             }
             Event::ToolCall(call) => self.whole(call),
             Event::ToolCallFailed { index } => {
-                self.calls.remove(&index);
+                self.is_cut = self.calls.remove(&index).is_some();
                 vec![]
             }
             Event::Progress { done, total } => vec![Piece::Progress { done, total }],
@@ -149,6 +154,7 @@ impl Pieces {
     fn begin(&mut self, index: usize, name: String) -> Vec<Piece> {
         let (at, id) = (self.n_calls, new_id("call_"));
         self.n_calls += 1;
+        self.is_cut = false;
         self.calls.insert(index, (at, id.clone()));
         vec![Piece::CallBegin { index: at, id, name }]
     }
@@ -217,6 +223,22 @@ mod tests {
         let events = [begun(0), Event::ToolCallFailed { index: 0 }, finish()];
         let all: Vec<Piece> = events.into_iter().flat_map(|e| pieces.take(e)).collect();
         assert!(matches!(&all[..], [Piece::End(End { reason: Reason::Stop, .. })]), "{all:?}");
+    }
+
+    #[test]
+    fn a_call_that_is_cut_is_told_once() {
+        let more = || Event::ToolCallArguments { index: 0, json: "{\"a\":".to_string() };
+        let raw = || Event::Text("call:f{a:".to_string());
+        let events = || [begun(0), more(), Event::ToolCallFailed { index: 0 }, raw()];
+        let mut pieces = Pieces::new(true);
+        let all: Vec<Piece> = events().into_iter().flat_map(|e| pieces.take(e)).collect();
+        assert!(
+            matches!(&all[..], [Piece::CallBegin { .. }, Piece::CallArguments { .. }]),
+            "{all:?}"
+        );
+        let mut pieces = Pieces::new(false);
+        let all: Vec<Piece> = events().into_iter().flat_map(|e| pieces.take(e)).collect();
+        assert!(matches!(&all[..], [Piece::Text { .. }]), "{all:?}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The models that are served: loaded when somebody asks, unloaded when nobody does.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant, SystemTime};
 
 use lapidary::{Engine, Load, Model};
@@ -55,6 +56,8 @@ pub struct Registry {
     log: Log,
     /// Held by whoever loads or unloads: plans are then true.
     loading: Mutex<()>,
+    /// Whether nothing is loaded any more.
+    is_closed: AtomicBool,
 }
 
 impl Registry {
@@ -108,7 +111,8 @@ impl Registry {
                 n_room,
             }));
         }
-        Ok(Registry { entries, memory, load_time, keep_alive, log, loading: Mutex::new(()) })
+        let (loading, is_closed) = (Mutex::new(()), AtomicBool::new(false));
+        Ok(Registry { entries, memory, load_time, keep_alive, log, loading, is_closed })
     }
 
     /// All models, in the order they were given.
@@ -151,9 +155,12 @@ impl Registry {
                             return Err(failure);
                         }
                         None => {
-                            state.phase = Phase::Loading;
                             let (registry, entry) = (self.clone(), entry.clone());
-                            tokio::task::spawn_blocking(move || registry.load(&entry));
+                            // A thread of its own: nobody who ends waits for it.
+                            let thread = std::thread::Builder::new().name("load".to_string());
+                            let spawned = thread.spawn(move || registry.load(&entry));
+                            spawned.map_err(|e| Failure::internal(format!("loading: {e}")))?;
+                            state.phase = Phase::Loading;
                         }
                     },
                 }
@@ -172,6 +179,9 @@ impl Registry {
         let loaded = {
             let _one = lock(&self.loading);
             let make = || {
+                if self.is_closed() {
+                    return Err(Failure::stopping());
+                }
                 self.make_room(entry)?;
                 Ok((entry.make)()?)
             };
@@ -181,6 +191,11 @@ impl Registry {
         };
         let name = ("model", entry.name.as_str().into());
         let mut state = lock(&entry.state);
+        let loaded = match loaded {
+            // It came too late.
+            Ok(_) if self.is_closed() => Err(Failure::stopping()),
+            loaded => loaded,
+        };
         match loaded {
             Ok(engine) => {
                 let seconds = super::log::round(begun.elapsed().as_secs_f64());
@@ -243,13 +258,22 @@ impl Registry {
         }
     }
 
-    /// Unloads what was not used for longer than it is kept.
+    /// Unloads what was not used for longer than it is kept. While a model is being loaded nothing is
+    /// done: that takes minutes, and whoever sweeps comes again.
     pub fn sweep(&self) {
         let is_due = |e: &&Arc<Entry>| e.is_expired();
         if self.entries.iter().any(|e| is_due(&e)) {
-            let _one = lock(&self.loading);
+            let _one = match self.loading.try_lock() {
+                Ok(one) => one,
+                Err(TryLockError::Poisoned(e)) => PoisonError::into_inner(e),
+                Err(TryLockError::WouldBlock) => return,
+            };
             self.entries.iter().filter(is_due).for_each(|e| self.unload(e));
         }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
     }
 
     /// Models whose engine has something to do and did nothing for so long.
@@ -264,8 +288,9 @@ impl Registry {
         failed && self.entries.iter().all(|e| e.state() == ModelState::Unloaded)
     }
 
-    /// Unloads everything.
+    /// Unloads everything. What is being loaded is let go of when it is there.
     pub fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
         for entry in &self.entries {
             let phase = std::mem::replace(&mut lock(&entry.state).phase, Phase::Unloaded);
             if let Phase::Loaded(engine) = phase {

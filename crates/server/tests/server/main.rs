@@ -7,6 +7,7 @@ mod alike;
 mod anthropic;
 mod api;
 mod client;
+mod edges;
 mod exposure;
 mod formats;
 mod lifecycle;

@@ -6,8 +6,36 @@ use serde_json::{Value, json};
 use super::super::messages;
 use crate::service::{Failure, Result, new_id};
 
+/// What a request gives.
+pub(super) struct Given {
+    pub messages: Vec<Message>,
+    /// The item that each message began with.
+    pub from: Vec<usize>,
+    /// The items, as they are told again.
+    pub items: Vec<Value>,
+}
+
+impl Given {
+    /// Checks that results answer calls and calls have results; `before` is what went before.
+    pub fn check(&self, before: &[Message]) -> Result<()> {
+        let all: Vec<Message> = before.iter().chain(&self.messages).cloned().collect();
+        if all.is_empty() {
+            return Err(Failure::param("input", "there must be a text, or at least one item"));
+        }
+        lapidary::check_history(&all).map_err(|e| match e {
+            lapidary::Error::Message { index, what } => {
+                let item = index.checked_sub(before.len()).and_then(|i| self.from.get(i));
+                let at = item.map_or("input".to_string(), |i| format!("input[{i}]"));
+                let what = what.replace("a message of the role `tool`", "a `function_call_output`");
+                Failure::param(at, what)
+            }
+            e => e.into(),
+        })
+    }
+}
+
 /// Messages of what is given: a text, or items.
-pub(super) fn read(given: &Value) -> Result<(Vec<Message>, Vec<Value>)> {
+pub(super) fn read(given: &Value) -> Result<Given> {
     let items = match given {
         Value::String(text) => {
             let part = json!({"type": "input_text", "text": text});
@@ -19,9 +47,10 @@ pub(super) fn read(given: &Value) -> Result<(Vec<Message>, Vec<Value>)> {
     let mut all = Messages::default();
     for (i, item) in items.iter().enumerate() {
         all.take(item, &format!("input[{i}]"))?;
+        all.from.resize(all.done.len(), i);
     }
     let items = items.into_iter().map(named).collect();
-    Ok((all.end(), items))
+    Ok(Given { messages: all.done, from: all.from, items })
 }
 
 /// An item as it is told again: with all fields that strict clients look for.
@@ -50,6 +79,8 @@ fn named(mut item: Value) -> Value {
 #[derive(Default)]
 struct Messages {
     done: Vec<Message>,
+    /// The item that each message began with.
+    from: Vec<usize>,
     /// A thought whose message has not come.
     thought: Option<String>,
 }
@@ -131,10 +162,6 @@ impl Messages {
         }
         let last = self.done.len() - 1;
         &mut self.done[last]
-    }
-
-    fn end(self) -> Vec<Message> {
-        messages::together(self.done)
     }
 }
 

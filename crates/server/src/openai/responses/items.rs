@@ -39,6 +39,8 @@ pub(super) enum Item {
         id: String,
         /// The call.
         call: Call,
+        /// Whether it has come to its end.
+        is_whole: bool,
     },
 }
 
@@ -52,7 +54,11 @@ impl Item {
     }
 
     pub fn called(call: Call) -> Self {
-        Item::Called { id: new_id("fc_"), call }
+        Item::Called { id: new_id("fc_"), call, is_whole: false }
+    }
+
+    fn called_whole(call: Call) -> Self {
+        Item::Called { id: new_id("fc_"), call, is_whole: true }
     }
 
     pub fn id(&self) -> &str {
@@ -83,7 +89,7 @@ impl Item {
                 "role": "assistant",
                 "content": if is_begun { json!([]) } else { json!([self.part()]) },
             }),
-            Item::Called { id, call } => json!({
+            Item::Called { id, call, .. } => json!({
                 "id": id,
                 "type": "function_call",
                 "status": status,
@@ -116,15 +122,16 @@ impl Made {
 
     /// A whole answer.
     pub fn take_whole(&mut self, whole: Whole, end: End) {
-        let Whole { text, thinking, calls, tokens, .. } = whole;
+        let Whole { text, thinking, calls, cut, tokens, .. } = whole;
         if !thinking.is_empty() {
             self.items.push(Item::Thought { id: new_id("rs_"), text: thinking });
         }
-        if !text.is_empty() || calls.is_empty() {
+        if !text.is_empty() || (calls.is_empty() && cut.is_none()) {
             let logprobs = self.logprobs(&tokens);
             self.items.push(Item::Said { id: new_id("msg_"), text, logprobs });
         }
-        self.items.extend(calls.into_iter().map(Item::called));
+        self.items.extend(calls.into_iter().map(Item::called_whole));
+        self.items.extend(cut.map(Item::called));
         self.end = Some(end);
     }
 
@@ -148,14 +155,19 @@ impl Made {
     }
 
     pub fn output(&self) -> Vec<Value> {
-        let status = match self.is_complete() {
-            None | Some(true) => "completed",
-            Some(false) => "incomplete",
+        (0..self.items.len())
+            .filter_map(|i| Some(self.items.get(i)?.json(self.status(i))))
+            .collect()
+    }
+
+    /// How an item that grows no more ended: the last one may be cut off.
+    pub fn status(&self, index: usize) -> &'static str {
+        let is_last = index + 1 == self.items.len();
+        let is_whole = match self.items.get(index) {
+            Some(Item::Called { is_whole, .. }) => *is_whole,
+            _ => !is_last || self.is_complete() != Some(false),
         };
-        let last = self.items.len().saturating_sub(1);
-        let one =
-            |(i, item): (usize, &Item)| item.json(if i == last { status } else { "completed" });
-        self.items.iter().enumerate().map(one).collect()
+        if is_whole { "completed" } else { "incomplete" }
     }
 
     pub fn usage(&self) -> Value {
@@ -178,13 +190,14 @@ impl Made {
         self.end.as_ref().map(|end| shapes::timings(&end.finish.stats))
     }
 
-    /// The answer as the conversation keeps it.
+    /// The answer as the conversation keeps it: a call that was cut off is none.
     pub fn message(&self) -> Message {
         let mut message = Message::new("assistant");
         for item in &self.items {
             match item {
                 Item::Thought { text, .. } => message.thinking = Some(text.clone()),
                 Item::Said { text, .. } => message.parts.push(Part::Text(text.clone())),
+                Item::Called { is_whole: false, .. } => {}
                 Item::Called { call, .. } => message.tool_calls.push(ToolCall {
                     index: call.index,
                     id: call.id.clone(),

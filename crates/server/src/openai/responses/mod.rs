@@ -15,9 +15,10 @@ use serde_json::{Value, json};
 use super::store::{Stored, size};
 use crate::app::App;
 use crate::http::{Caller, Json, PING, events, tell, whole};
-use crate::service::{Failure, Input, Result, Scope};
+use crate::service::{Failure, Result, Scope};
 use items::Made;
 pub use request::ResponseRequest;
+use request::{Kept, renamed};
 use teller::ResponseTeller;
 
 /// Keeps answers that later requests go on from.
@@ -40,7 +41,10 @@ impl Keeper {
         let Some(asked) = &self.asked else { return };
         let Some(id) = response.get("id").and_then(Value::as_str) else { return };
         let mut messages = asked.messages.clone();
-        messages.push(made.message());
+        let message = made.message();
+        if !message.parts.is_empty() || !message.tool_calls.is_empty() {
+            messages.push(message);
+        }
         let bytes = asked.bytes + 2 * size(response);
         let (response, input) = (response.clone(), asked.input.clone());
         let stored = Stored { messages, response, input, bytes };
@@ -65,8 +69,8 @@ pub async fn responses(
         Some(id) => Some(app.responses().get(caller.scope, id).ok_or_else(|| no_response(id))?),
         None => None,
     };
-    let (wanted, mut shape, new) = asked.wanted(before.as_ref())?;
-    wanted.check(app.limits())?;
+    let (wanted, mut shape, kept) = asked.wanted(before.as_ref())?;
+    wanted.check(app.limits()).map_err(renamed)?;
     let lease = app.lease(asked.model.as_deref()).await?;
     shape.model = lease.entry().name().to_string();
     shape.warnings.extend(super::chat::no_thoughts(&wanted, &lease));
@@ -74,26 +78,22 @@ pub async fn responses(
         app: app.clone(),
         scope: caller.scope,
         asked: shape.stores.then(|| {
-            let messages = match &wanted.input {
-                Input::Chat(chat) => chat.messages.clone(),
-                _ => vec![],
-            };
-            // Instructions are those of one request alone.
-            let messages = messages.into_iter().skip(usize::from(shape.has_instructions)).collect();
-            let bytes = before.map_or(0, |b| b.bytes) + new.iter().map(size).sum::<usize>() * 2;
-            Arc::new(Asked { messages, input: new, bytes })
+            let Kept { messages, items } = kept;
+            let bytes = before.map_or(0, |b| b.bytes) + items.iter().map(size).sum::<usize>() * 2;
+            Arc::new(Asked { messages, input: items, bytes })
         }),
     };
     let grows = wanted.holds_calls();
     let has_logprobs = wanted.logprobs.is_some();
-    let mut answers = app.ask(&lease, caller.scope, wanted, &caller.trace).await?;
+    let answers = app.ask(&lease, caller.scope, wanted, &caller.trace).await;
+    let mut answers = answers.map_err(renamed)?;
     if asked.stream == Some(true) {
         answers.begin(PING).await?;
         let teller = ResponseTeller::new(shape, lease, has_logprobs, keeper);
         return Ok(events(tell(answers, 1, grows, teller)));
     }
     let mut made = Made::new(lease, has_logprobs);
-    for (whole, end) in whole(answers, 1).await? {
+    for (whole, end) in whole(answers, 1, grows).await? {
         made.take_whole(whole, end);
     }
     let response = shape.response(&made);
@@ -174,11 +174,11 @@ pub async fn response_tokens(
         None => None,
     };
     let (wanted, _, _) = asked.wanted(before.as_ref())?;
-    wanted.check(app.limits())?;
+    wanted.check(app.limits()).map_err(renamed)?;
     let entry = app.find(asked.model.as_deref())?.clone();
     app.prepare(move || {
         let model = entry.model();
-        let n = wanted.prompted(model, 0)?.1.tokens.len();
+        let n = wanted.prompted(model, 0).map_err(renamed)?.1.tokens.len();
         let body = json!({"object": "response.input_tokens", "input_tokens": n});
         Ok(axum::Json(body).into_response())
     })

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::super::fields::{self, SamplingFields};
 use super::super::store::Stored;
-use super::super::{chat, tools};
+use super::super::{chat, messages, tools};
 use super::input;
 use super::items::Made;
 use crate::service::{Chat, Effort, Failure, Input, Result, Wanted, new_id, unix};
@@ -91,16 +91,30 @@ pub(super) struct Shape {
     pub model: String,
     pub warnings: Vec<String>,
     pub stores: bool,
-    pub has_instructions: bool,
     asked: Value,
 }
 
+/// What later requests go on from.
+pub(super) struct Kept {
+    pub messages: Vec<Message>,
+    pub items: Vec<Value>,
+}
+
+/// The same failure in the words of this route.
+pub(super) fn renamed(failure: Failure) -> Failure {
+    let Some(param) = failure.param.as_deref() else { return failure };
+    let param = match param {
+        _ if param == "messages" || param.starts_with("messages[") => "input".to_string(),
+        _ if param.starts_with("response_format") => "text.format".to_string(),
+        "max_tokens" => "max_output_tokens".to_string(),
+        _ => param.replace("].function.", "]."),
+    };
+    failure.at(param)
+}
+
 impl ResponseRequest {
-    /// What it wants, what its response will say of that, and its own items.
-    pub(super) fn wanted(
-        &mut self,
-        before: Option<&Stored>,
-    ) -> Result<(Wanted, Shape, Vec<Value>)> {
+    /// What it wants, what its response will say of that, and what is kept of it.
+    pub(super) fn wanted(&mut self, before: Option<&Stored>) -> Result<(Wanted, Shape, Kept)> {
         self.check()?;
         let sampling = SamplingFields {
             temperature: self.temperature,
@@ -126,14 +140,15 @@ impl ResponseRequest {
             Some(_) => return Err(Failure::param("reasoning.effort", "this is a string")),
         };
         let missing = || Failure::param("input", "there is no `input`");
-        let (new, items) = input::read(self.input.as_ref().ok_or_else(missing)?)?;
-        let mut messages = before.map(|b| b.messages.clone()).unwrap_or_default();
-        messages.extend(new);
+        let given_input = input::read(self.input.as_ref().ok_or_else(missing)?)?;
+        let mut history = before.map(|b| b.messages.clone()).unwrap_or_default();
+        given_input.check(&history)?;
+        history.extend(given_input.messages);
+        let kept = Kept { messages: history.clone(), items: given_input.items };
+        // Instructions are those of one request alone, and stand before all others.
         let instructions = self.instructions.as_deref().filter(|text| !text.is_empty());
-        if let Some(text) = instructions {
-            messages.insert(0, Message::system(text));
-        }
-        let has_instructions = instructions.is_some();
+        let first = instructions.map(Message::system);
+        let messages = messages::together(first.into_iter().chain(history).collect());
         let parallel_calls = self.parallel_tool_calls != Some(false);
         let chat = Chat {
             messages,
@@ -157,10 +172,9 @@ impl ResponseRequest {
             model: String::new(),
             warnings,
             stores: self.store != Some(false),
-            has_instructions,
             asked: self.shown(&given, parallel_calls),
         };
-        Ok((wanted, shape, items))
+        Ok((wanted, shape, kept))
     }
 
     fn check(&mut self) -> Result<()> {

@@ -66,7 +66,8 @@ impl ResponseTeller {
             return;
         }
         let Some(item) = self.made.items.last() else { return };
-        let (part, shown) = (item.part(), item.json("completed"));
+        let status = self.made.status(self.made.items.len().saturating_sub(1));
+        let (part, shown) = (item.part(), item.json(status));
         let done = match item {
             Item::Thought { text, .. } => {
                 let data = json!({"content_index": 0, "text": text});
@@ -141,8 +142,9 @@ impl Teller for ResponseTeller {
                 self.event("response.function_call_arguments.delta", data, out);
             }
             Piece::CallEnd(whole) => {
-                if let Some(Item::Called { call, .. }) = self.made.items.last_mut() {
+                if let Some(Item::Called { call, is_whole, .. }) = self.made.items.last_mut() {
                     call.arguments = whole.arguments;
+                    *is_whole = true;
                 }
                 self.close(out);
             }
@@ -150,8 +152,8 @@ impl Teller for ResponseTeller {
                 if self.made.items.is_empty() {
                     self.open(Item::said(), out);
                 }
-                self.close(out);
                 self.made.finish(end);
+                self.close(out);
             }
             Piece::Progress { .. } | Piece::PromptLogprobs(_) | Piece::Embedding(_) => {}
         }
