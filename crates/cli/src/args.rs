@@ -205,18 +205,18 @@ impl From<KvArg> for KvType {
 
 /// The names of [`Draft`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DraftArg {
+pub enum SpeculateArg {
     /// One token at a time
     Off,
     /// From what the prompt and the answer said before
     Lookup,
 }
 
-impl From<DraftArg> for Draft {
-    fn from(draft: DraftArg) -> Self {
-        match draft {
-            DraftArg::Off => Self::Off,
-            DraftArg::Lookup => Self::Lookup,
+impl From<SpeculateArg> for Draft {
+    fn from(speculate: SpeculateArg) -> Self {
+        match speculate {
+            SpeculateArg::Off => Self::Off,
+            SpeculateArg::Lookup => Self::Lookup,
         }
     }
 }
@@ -253,8 +253,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", env = "LAPIDARY_CTX")]
     pub ctx: Option<u32>,
     /// Guess the next tokens, so that one step may give several; the answer stays the same
-    #[arg(long, value_enum, default_value = "off", env = "LAPIDARY_DRAFT")]
-    pub draft: DraftArg,
+    #[arg(long, value_enum, default_value = "off", env = "LAPIDARY_SPECULATE")]
+    pub speculate: SpeculateArg,
     /// Stop before this text (repeatable)
     #[arg(long, value_name = "TEXT")]
     pub stop: Vec<String>,
@@ -298,8 +298,8 @@ pub struct ChatArgs {
     #[arg(long, value_name = "N", env = "LAPIDARY_CTX")]
     pub ctx: Option<u32>,
     /// Guess the next tokens, so that one step may give several; the answer stays the same
-    #[arg(long, value_enum, default_value = "off", env = "LAPIDARY_DRAFT")]
-    pub draft: DraftArg,
+    #[arg(long, value_enum, default_value = "off", env = "LAPIDARY_SPECULATE")]
+    pub speculate: SpeculateArg,
     /// Save the conversation when you leave, with its media and its computed state (FILE.kv)
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,

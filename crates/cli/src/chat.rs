@@ -28,7 +28,7 @@ pub fn run(args: &ChatArgs) -> Result<()> {
     let params = args.sampling.sampling().params(model.metadata());
     params.check(model.metadata().vocab_size).map_err(lapidary::Error::from)?;
     let load = model::context(model::load_args(&args.device, true), args.ctx, true);
-    let load = load.draft(args.draft.into());
+    let load = load.draft(args.speculate.into());
     let engine = model::load(&model, load, true)?;
     let settings = Settings { params, max_tokens: args.max_tokens, think: args.think };
     let mut chat = Chat {

@@ -29,7 +29,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let sampling = args.sampling.sampling();
     sampling.check(model.metadata())?;
     let load = model::load_args(&args.device, !args.quiet).towers(towers);
-    let load = model::context(load, args.ctx, !args.quiet).draft(args.draft.into());
+    let load = model::context(load, args.ctx, !args.quiet).draft(args.speculate.into());
     let engine = model::load(&model, load, !args.quiet)?;
 
     let request = request(args, &prompt, media)
