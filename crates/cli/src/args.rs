@@ -1,5 +1,6 @@
 //! The command line's arguments. Other modules act on them.
 
+pub mod bench;
 pub mod eval;
 pub mod serve;
 
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use lapidary::{DeviceChoice, Draft, KvType, Modality, Precision};
 
+use self::bench::BenchArgs;
 use self::eval::EvalCommand;
 use self::serve::ServeArgs;
 use crate::named;
@@ -48,7 +50,7 @@ pub enum Command {
     /// Measure the quality of a model
     #[command(subcommand)]
     Eval(EvalCommand),
-    /// Measure the speed of a model, or of a released shape with random weights
+    /// Measure the speed of a model, of a released shape with random weights, or of a server
     Bench(BenchArgs),
     /// List or remove the cached files that make later starts faster
     #[command(subcommand)]
@@ -430,49 +432,6 @@ pub struct TokensArgs {
     /// Read the text from a file
     #[arg(short, long)]
     pub file: Option<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-pub struct BenchArgs {
-    /// A Hugging Face folder, a GGUF file or a .lap file [default: pebble, which is built in]
-    #[arg(conflicts_with = "synthetic")]
-    pub model: Option<PathBuf>,
-    /// Use a released shape with random weights instead: gemma-4-e2b, gemma-3-1b, …
-    #[arg(long, value_name = "SHAPE")]
-    pub synthetic: Option<String>,
-    /// Quantise the random weights by this recipe [default: bf16 as released]
-    #[arg(long, value_name = "RECIPE", requires = "synthetic")]
-    pub quant: Option<String>,
-    #[command(flatten)]
-    pub device: DeviceArgs,
-    /// Prompt tokens to process (comma-separated; 0 for none)
-    #[arg(short = 'p', long, default_value = "512", value_delimiter = ',', value_name = "N")]
-    pub n_prompt: Vec<usize>,
-    /// Tokens to generate (comma-separated; 0 for none)
-    #[arg(short = 'n', long, default_value = "128", value_delimiter = ',', value_name = "N")]
-    pub n_gen: Vec<usize>,
-    /// Tokens that are in the KV cache before the test starts (comma-separated)
-    #[arg(short = 'd', long, default_value = "0", value_delimiter = ',', value_name = "N")]
-    pub depth: Vec<usize>,
-    /// Measured runs, after a warm-up run
-    #[arg(short = 'r', long, default_value_t = 5, value_name = "N",
-          value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub repetitions: u32,
-    /// Also measure an image: the time to encode it, and to the first token after it
-    #[arg(long)]
-    pub image: bool,
-    /// Also measure 30 s of audio: the time to encode it, and to the first token after it
-    #[arg(long)]
-    pub audio: bool,
-    /// The most soft tokens for the image, if the model lets you choose
-    #[arg(long, value_name = "N", requires = "image")]
-    pub image_tokens: Option<u32>,
-    /// Feed at most N tokens at once
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub chunk: Option<u32>,
-    /// Print JSON with llama-bench's field names
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Packed weights and compiled tokenizers, which are made again if they are missing

@@ -1,5 +1,8 @@
 //! `lapidary bench`.
 
+mod batched;
+mod served;
+
 use std::io::Write;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,13 +15,20 @@ use lapidary::{
 use lapidary_measure::{BenchTest, bench_medium, bench_once, peak_memory_bytes};
 use serde_json::{Value, json};
 
-use crate::args::{BenchArgs, ModelArgs};
+use crate::args::ModelArgs;
+use crate::args::bench::BenchArgs;
 use crate::model;
 use crate::tell::tell;
 
-/// Measures a model, or the shape of one.
+/// Measures a model, the shape of one, or a server.
 pub fn run(args: &BenchArgs) -> Result<()> {
+    if let Some(url) = &args.url {
+        return served::run(args, url);
+    }
     let model = subject(args)?;
+    if !args.parallel.is_empty() {
+        return batched::run(args, &model);
+    }
     let tests = tests(args);
     let context = tests.iter().map(BenchTest::context).max().unwrap_or(1);
     // One position more: the token after the last one that is generated has to fit, too.
@@ -106,11 +116,11 @@ fn subject(args: &BenchArgs) -> Result<Model> {
 fn tests(args: &BenchArgs) -> Vec<BenchTest> {
     let mut tests = Vec::new();
     for depth in &args.depth {
-        for n_prompt in args.n_prompt.iter().filter(|n| **n > 0) {
-            tests.push(BenchTest { n_prompt: *n_prompt, n_gen: 0, depth: *depth });
+        for n_prompt in args.prompts().into_iter().filter(|n| *n > 0) {
+            tests.push(BenchTest { n_prompt, n_gen: 0, depth: *depth });
         }
-        for n_gen in args.n_gen.iter().filter(|n| **n > 0) {
-            tests.push(BenchTest { n_prompt: 0, n_gen: *n_gen, depth: *depth });
+        for n_gen in args.answers().into_iter().filter(|n| *n > 0) {
+            tests.push(BenchTest { n_prompt: 0, n_gen, depth: *depth });
         }
     }
     tests

@@ -86,7 +86,14 @@ pub fn bench_medium(
 
 /// Tokens that are arbitrary but fixed.
 fn text(n: usize, vocab_size: u32) -> Vec<u32> {
-    (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % vocab_size).collect()
+    text_from(0, n, vocab_size)
+}
+
+/// The same from a later token on.
+pub(crate) fn text_from(first: usize, n: usize, vocab_size: u32) -> Vec<u32> {
+    let first = first as u32;
+    let ids = (0..n as u32).map(|i| first.wrapping_add(i).wrapping_mul(2_654_435_761));
+    ids.map(|id| id % vocab_size).collect()
 }
 
 fn prefill(runner: &mut Runner, tokens: &[u32], test: BenchTest) -> Result<f64> {

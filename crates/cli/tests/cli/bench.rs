@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::serve::{Serving, serve};
 use crate::support::{gguf, lapidary, run, temp, tiny};
 
 #[test]
@@ -36,6 +37,106 @@ fn the_table_has_a_line_for_each_test() {
         assert_eq!(lines.len(), 6, "{}", ran.text());
         assert!(lines[5].starts_with("peak memory: "), "{}", ran.text());
     }
+}
+
+#[test]
+fn sequences_at_once_are_decoded_in_one_call_each_time() {
+    let mut command = lapidary("bench");
+    command.args(["--parallel", "1,5", "-p", "130", "-n", "6", "-r", "1", "--backend", "cpu"]);
+    let rows: Vec<Value> =
+        serde_json::from_slice(&run(command.arg("--json")).done().stdout).expect("JSON");
+    assert_eq!(rows.len(), 2);
+    for (row, n) in rows.iter().zip([1, 5]) {
+        assert_eq!((&row["pl"], &row["pp"], &row["tg"]), (&json!(n), &json!(130), &json!(6)));
+        assert_eq!(row["n_kv"], n * 136);
+        assert_eq!(row["decode_tokens"], n * 6, "{row}");
+        assert_eq!(row["decode_calls"], 6, "every call has a token of each sequence: {row}");
+        for key in ["t_pp", "speed_pp", "t_tg", "speed_tg", "t", "speed"] {
+            assert!(row[key].as_f64() > Some(0.0), "{key}: {row}");
+        }
+    }
+    let mut command = lapidary("bench");
+    command.arg(tiny("gemma4_text_moe")).args(["--parallel", "2", "-p", "4", "-n", "2"]);
+    let ran = run(command.args(["-r", "1"])).done();
+    let lines: Vec<&str> = ran.text().lines().collect();
+    let cells = |line: &str| -> Vec<String> {
+        line.trim_matches('|').split('|').map(|cell| cell.trim().to_string()).collect()
+    };
+    let names = "PP TG B N_KV T_PP s S_PP t/s T_TG s S_TG t/s T s S t/s";
+    assert_eq!(cells(lines[0]).join(" "), names);
+    assert_eq!(cells(lines[2])[..4], ["4", "2", "2", "12"]);
+}
+
+#[test]
+fn sequences_that_do_not_fit_are_refused() {
+    let bench = |args: &[&str]| {
+        let mut command = lapidary("bench");
+        run(command.args(["--backend", "cpu", "--parallel"]).args(args))
+    };
+    // 4096 of them need terabytes.
+    bench(&["4096", "--synthetic", "gemma-3-27b", "--quant", "int4", "-p", "100000"])
+        .refused(4, &["need", "GiB", "try"]);
+    bench(&["0"]).refused(2, &["--parallel"]);
+    bench(&["2", "-p", "0"]).refused(2, &["-p 1"]);
+    bench(&["2", "-d", "8"]).refused(2, &["--parallel"]);
+}
+
+#[test]
+fn a_server_is_measured_at_each_number_of_requests() {
+    let mut command = serve();
+    let server = Serving::start(command.args(["--api-key", "k1"]));
+    let bench = || {
+        let mut command = lapidary("bench");
+        command.arg("--url").arg(format!("http://{}", server.at)).args(["-p", "60", "-n", "12"]);
+        command
+    };
+    let mut command = bench();
+    command.args(["--parallel", "1,3", "--requests", "6", "--api-key", "k1", "--json"]);
+    let rows: Vec<Value> = serde_json::from_slice(&run(&mut command).done().stdout).expect("JSON");
+    assert_eq!(rows.len(), 2);
+    for (row, at_once) in rows.iter().zip([1, 3]) {
+        assert_eq!(row["model_id"], "pebble");
+        assert_eq!(row["max_concurrency"], at_once);
+        assert_eq!((&row["completed"], &row["failed"]), (&json!(6), &json!(0)), "{row}");
+        assert_eq!(row["total_output_tokens"], 6 * 12, "answers have their full length: {row}");
+        let read = row["total_input_tokens"].as_f64().expect("a number") / 6.0;
+        assert!((48.0..72.0).contains(&read), "prompts have about 60 tokens: {row}");
+        for key in ["duration", "request_throughput", "output_throughput", "mean_tpot_ms"] {
+            assert!(row[key].as_f64() > Some(0.0), "{key}: {row}");
+        }
+        for name in ["ttft", "itl"] {
+            let ms = |which: &str| row[format!("{which}_{name}_ms")].as_f64().expect("a number");
+            let (p50, p90, p99) = (ms("median"), ms("p90"), ms("p99"));
+            assert!(p50 > 0.0 && p50 <= p90 && p90 <= p99, "{row}");
+        }
+    }
+    // A list of keys is what `serve` takes from the variable.
+    let mut command = bench();
+    let ran = run(command.args(["pebble", "--requests", "2"]).env("LAPIDARY_API_KEY", "k1,k2"));
+    let lines: Vec<String> = ran.done().text().lines().map(String::from).collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert!(lines[2].starts_with("| pebble | 4 | 2 | 0 |"), "{lines:?}");
+    assert!(lines.iter().all(|line| line.matches('|').count() == 15), "{lines:?}");
+
+    run(&mut bench()).refused(1, &["401"]);
+    run(bench().args(["marble", "--api-key", "k1"])).refused(1, &["404", "marble"]);
+}
+
+#[test]
+fn a_server_that_can_t_be_measured_is_refused() {
+    let bench = |args: &[&str]| run(lapidary("bench").arg("--url").args(args));
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr();
+    let nobody = format!("http://{}", port.expect("an address"));
+    bench(&[&nobody]).refused(1, &[&nobody["http://".len()..], "running"]);
+    bench(&["https://127.0.0.1"]).refused(2, &["https", "http://127.0.0.1:8080"]);
+    bench(&["127.0.0.1:8080"]).refused(2, &["http://"]);
+    bench(&[&nobody, "-n", "0"]).refused(2, &["-n 1"]);
+    bench(&[&nobody, "--rate", "0"]).refused(2, &["--rate"]);
+    for flag in ["--image", "--chunk=4", "-d=8", "-r=2", "--synthetic=gemma-3-1b"] {
+        bench(&[&nobody, flag]).refused(2, &["--url"]);
+    }
+    run(lapidary("bench").args(["--requests", "2"])).refused(2, &["required"]);
 }
 
 #[test]

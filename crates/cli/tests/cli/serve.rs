@@ -6,14 +6,14 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 /// A server that is killed with its handle.
-struct Serving {
+pub struct Serving {
     child: Child,
-    at: String,
+    pub at: String,
     said: BufReader<std::process::ChildStderr>,
 }
 
 impl Serving {
-    fn start(command: &mut Command) -> Self {
+    pub fn start(command: &mut Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
         let mut said = BufReader::new(child.stderr.take().expect("it is piped"));
         let at = loop {
@@ -74,7 +74,7 @@ impl Drop for Serving {
     }
 }
 
-fn serve() -> Command {
+pub fn serve() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lapidary"));
     command.args(["serve", "pebble", "--port", "0", "--backend", "cpu"]);
     command.env("LAPIDARY_CACHE", "off");

@@ -41,7 +41,17 @@ pub fn lapidary(subcommand: &str) -> Command {
 
 /// A command free of the settings of whoever runs the tests, its output caught.
 pub fn undisturbed(mut command: Command) -> Command {
-    let flags = ["BACKEND", "DEVICE", "THREADS", "CTX", "DEBUG", "PRECISION", "KV", "GPU_FEATURES"];
+    let flags = [
+        "API_KEY",
+        "BACKEND",
+        "DEVICE",
+        "THREADS",
+        "CTX",
+        "DEBUG",
+        "PRECISION",
+        "KV",
+        "GPU_FEATURES",
+    ];
     for name in flags.map(|flag| format!("LAPIDARY_{flag}")) {
         command.env_remove(name);
     }
