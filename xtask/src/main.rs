@@ -1,11 +1,13 @@
 //! `cargo xtask …`: what the project does to itself.
 
 mod aarch64;
+mod clients;
 mod cuda;
 mod deny;
 mod gpu;
 mod packages;
 mod program;
+mod python;
 mod real_model;
 mod rooms;
 mod suite;
@@ -32,6 +34,7 @@ cargo xtask COMMAND
   web --check   whether web/dist is what web/ builds
   web --test    the check, types, and tests of the page, also in Chromium
   web --test --served  the page as `lapidary serve` serves it, with pebble
+  clients       clients as people use them, in Python and Node, against `lapidary serve`
   size          lines of each crate
   first-run     fetch the real Gemma 3 270M and ask it something
   real-model    compare the real Gemma 3 270M with llama.cpp in full (slow)
@@ -52,6 +55,9 @@ fn main() -> ExitCode {
         ["web", "--check"] => web::check(&root()),
         ["web", "--test"] => web::test(&root()),
         ["web", "--test", "--served"] => web::test_served(&root(), program::Build::Dev),
+        ["clients"] => {
+            clients::test(&root(), real_model::fetched(&root()).as_deref(), program::Build::Dev)
+        }
         ["size"] => tidy::sizes(&root()),
         ["first-run"] => real_model::first_run(&root()),
         ["real-model"] => real_model::compare(&root(), real_model::Extent::Full),

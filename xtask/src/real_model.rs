@@ -9,7 +9,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::program::{self, Build};
-use crate::{cargo, run};
+use crate::python::python3;
+use crate::{cargo, python, run};
 
 /// Names the GGUF if it is already somewhere on this machine.
 pub const WEIGHTS_ENV: &str = "LAPIDARY_GEMMA3_270M";
@@ -60,6 +61,13 @@ pub fn first_run(root: &Path) -> Result<()> {
     run(&mut command)
 }
 
+/// The path of the GGUF where it is there already.
+pub fn fetched(root: &Path) -> Option<PathBuf> {
+    let named = std::env::var_os(WEIGHTS_ENV).map(PathBuf::from);
+    let kept = root.join("weights").join("gemma-3-270m.gguf");
+    named.into_iter().chain([kept]).find(|path| path.is_file())
+}
+
 /// The path of the GGUF, which is downloaded (241 MB, once) where it is not there.
 pub fn fetch(root: &Path) -> Result<PathBuf> {
     if let Some(named) = std::env::var_os(WEIGHTS_ENV).map(PathBuf::from) {
@@ -85,27 +93,7 @@ pub fn prepare(root: &Path) {
 
 /// The Python of a virtual environment that holds llama.cpp, made on first use.
 fn llama_python(root: &Path) -> Result<PathBuf> {
-    let requirements = root.join("testdata").join("requirements-llama.txt");
-    let wanted = std::fs::read_to_string(&requirements)
-        .with_context(|| requirements.display().to_string())?;
-    let venv = root.join("target").join("llama-venv");
-    let python = venv.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" });
-    // Written last: says that the installation was finished, and with which versions.
-    let stamp = venv.join("installed.txt");
-    if python.is_file()
-        && std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted)
-    {
-        return Ok(python);
-    }
-    eprintln!("xtask: installing llama.cpp into {} (once)", venv.display());
-    run(python3(root).args(["-m", "venv", "--clear"]).arg(&venv))
-        .context("no virtual environment (on Debian it needs the package python3-venv)")?;
-    let mut pip = Command::new(&python);
-    // Few retries: a machine without network should hear so soon.
-    pip.args(["-m", "pip", "--quiet", "--disable-pip-version-check", "--retries", "1", "install"]);
-    run(pip.arg("-r").arg(&requirements)).context("llama.cpp can't be installed from PyPI")?;
-    std::fs::write(&stamp, wanted).with_context(|| stamp.display().to_string())?;
-    Ok(python)
+    python::venv(root, "llama-venv", &root.join("testdata").join("requirements-llama.txt"))
 }
 
 fn shared_text(root: &Path) -> Result<PathBuf> {
@@ -116,10 +104,4 @@ fn shared_text(root: &Path) -> Result<PathBuf> {
         bail!("{} is not there; {SHARED_DATA_ENV} can name its folder", text.display());
     }
     Ok(text)
-}
-
-fn python3(root: &Path) -> Command {
-    let mut command = Command::new("python3");
-    command.current_dir(root);
-    command
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use crate::program::Build;
-use crate::{aarch64, cargo, cuda, deny, gpu, real_model, rooms, run, systems, tidy, web};
+use crate::{aarch64, cargo, clients, cuda, deny, gpu, real_model, rooms, run, systems, tidy, web};
 
 /// Everything.
 pub fn full(root: &Path) -> Result<()> {
@@ -31,6 +31,7 @@ pub fn full(root: &Path) -> Result<()> {
     steps.step("tests: build", || run(cargo(root).args(ALL_TESTS).arg("--no-run")))?;
     steps.step("tests: run", || tests(root, weights.as_deref()))?;
     steps.step("web page, served", || web::test_served(root, Build::WithTests))?;
+    steps.step("clients", || clients::test(root, weights.as_deref(), Build::WithTests))?;
     steps.step("CUDA kernels", || cuda::check(root))?;
     steps.step("other systems", || systems::check(root))?;
     steps.step("aarch64", || aarch64::test(root))?;
@@ -76,6 +77,8 @@ fn prepare(root: &Path) -> Option<PathBuf> {
     if let Err(e) = web::prepare_browser() {
         eprintln!("xtask: no Chromium: {e:#}");
     }
+    // What fails here fails again in its own step, which says so.
+    _ = clients::prepare(root);
     aarch64::prepare();
     systems::prepare();
     let weights = real_model::fetch(root);

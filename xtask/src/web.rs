@@ -68,15 +68,19 @@ pub fn prepare_browser() -> Result<()> {
     packages::install(&[BROWSER])
 }
 
-/// `web/` with its packages installed, and a Node that runs them.
-struct Web {
+/// A folder with its packages installed, and a Node that runs them.
+pub struct Web {
     folder: PathBuf,
     node: PathBuf,
 }
 
 impl Web {
     fn open(root: &Path) -> Result<Self> {
-        let folder = root.join("web");
+        Self::open_at(root, root.join("web"))
+    }
+
+    /// Another folder than the page's, with a lock file of its own.
+    pub fn open_at(root: &Path, folder: PathBuf) -> Result<Self> {
         let node = node(root)?;
         let web = Web { folder, node };
         web.install()?;
@@ -85,13 +89,14 @@ impl Web {
 
     /// Installs what the lock file names, if that has changed since it was installed last.
     fn install(&self) -> Result<()> {
-        let lock = std::fs::read(self.folder.join("package-lock.json"))
-            .context("web/package-lock.json can't be read")?;
+        let lock = self.folder.join("package-lock.json");
+        let lock =
+            std::fs::read(&lock).with_context(|| format!("{} can't be read", lock.display()))?;
         let installed = self.folder.join("node_modules/.lapidary-lock");
         if std::fs::read(&installed).is_ok_and(|bytes| bytes == lock) {
             return Ok(());
         }
-        eprintln!("xtask: installing the page's packages (once)");
+        eprintln!("xtask: installing packages into {} (once)", self.folder.display());
         let mut command = match npm_script(&self.node) {
             Some(script) => {
                 let mut command = self.command();
@@ -117,7 +122,8 @@ impl Web {
         run(self.command().arg(Path::new("node_modules").join(path)).args(arguments))
     }
 
-    fn command(&self) -> Command {
+    /// Node, in the folder.
+    pub fn command(&self) -> Command {
         let mut command = Command::new(&self.node);
         command.current_dir(&self.folder);
         command

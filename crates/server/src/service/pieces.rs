@@ -99,6 +99,9 @@ pub struct Pieces {
     n_whole: usize,
     /// Whether a call that was told turned out to be cut: what was written of it comes again as text.
     is_cut: bool,
+    /// Whether that happened to any call: its arguments can't be taken back, so the answer must not
+    /// end as if it were whole.
+    was_cut: bool,
     /// Tokens whose text has not come.
     pending: Vec<(u32, Logprobs)>,
     /// Tokens since the last text or thought.
@@ -141,6 +144,7 @@ impl Pieces {
             Event::ToolCall(call) => self.whole(call),
             Event::ToolCallFailed { index } => {
                 self.is_cut = self.calls.remove(&index).is_some();
+                self.was_cut |= self.is_cut;
                 vec![]
             }
             Event::Progress { done, total } => vec![Piece::Progress { done, total }],
@@ -179,6 +183,7 @@ impl Pieces {
 
     fn end(&mut self, finish: Finish) -> End {
         let reason = match finish.reason {
+            _ if self.was_cut => Reason::Length,
             _ if self.n_whole > 0 && finish.reason == FinishReason::Stop => Reason::Calls,
             FinishReason::Stop => finish.stop_string.map_or(Reason::Stop, Reason::StopString),
             _ => Reason::Length,
@@ -239,6 +244,24 @@ mod tests {
         let mut pieces = Pieces::new(false);
         let all: Vec<Piece> = events().into_iter().flat_map(|e| pieces.take(e)).collect();
         assert!(matches!(&all[..], [Piece::Text { .. }]), "{all:?}");
+    }
+
+    #[test]
+    fn an_answer_with_half_a_call_does_not_end_as_if_it_were_whole() {
+        let failed = || Event::ToolCallFailed { index: 0 };
+        let ends = |grows_calls, events: Vec<Event>| {
+            let mut pieces = Pieces::new(grows_calls);
+            match events.into_iter().flat_map(|e| pieces.take(e)).last() {
+                Some(Piece::End(end)) => end.reason,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(ends(true, vec![begun(0), failed(), finish()]), Reason::Length);
+        let later = vec![begun(0), failed(), begun(1), whole(1), finish()];
+        assert_eq!(ends(true, later), Reason::Length);
+        assert_eq!(ends(true, vec![begun(0), whole(0), finish()]), Reason::Calls);
+        // Nothing was told of it: it is text, and the text is whole.
+        assert_eq!(ends(false, vec![begun(0), failed(), finish()]), Reason::Stop);
     }
 
     #[test]
