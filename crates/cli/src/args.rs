@@ -4,7 +4,9 @@ pub mod bench;
 pub mod eval;
 pub mod serve;
 
+use std::convert::Infallible;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use lapidary::{DeviceChoice, Draft, KvType, Modality, Precision};
@@ -67,12 +69,12 @@ pub struct ModelArgs {
     /// Read files instead of mapping them (for files that may change while they are open)
     #[arg(long)]
     pub no_mmap: bool,
-    /// The model's drafter (…-assistant), a folder or a GGUF file, to add the `draft` method
-    #[arg(long, value_name = "PATH")]
-    pub draft: Option<PathBuf>,
     /// The GGUF file with the model's vision and audio towers [default: the one next to the model]
     #[arg(long, value_name = "FILE.gguf")]
     pub mmproj: Option<PathBuf>,
+    /// The drafter to open with it, where a command has a use for one.
+    #[arg(skip)]
+    pub draft: Option<DraftArg>,
 }
 
 /// Images, videos and audio. They come before the prompt, in the order in which they are given.
@@ -205,20 +207,38 @@ impl From<KvArg> for KvType {
     }
 }
 
-/// The names of [`Draft`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum SpeculateArg {
-    /// One token at a time
+/// What guesses the next tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DraftArg {
+    /// The drafter that the model has, or that lies beside it.
+    #[default]
+    Auto,
     Off,
-    /// From what the prompt and the answer said before
     Lookup,
+    /// The drafter at a path.
+    At(PathBuf),
 }
 
-impl From<SpeculateArg> for Draft {
-    fn from(speculate: SpeculateArg) -> Self {
-        match speculate {
-            SpeculateArg::Off => Self::Off,
-            SpeculateArg::Lookup => Self::Lookup,
+impl FromStr for DraftArg {
+    type Err = Infallible;
+
+    fn from_str(s: &str) -> Result<Self, Infallible> {
+        Ok(match s {
+            "auto" => Self::Auto,
+            "off" => Self::Off,
+            "lookup" => Self::Lookup,
+            path => Self::At(path.into()),
+        })
+    }
+}
+
+impl From<&DraftArg> for Draft {
+    fn from(draft: &DraftArg) -> Self {
+        match draft {
+            DraftArg::Auto => Self::Auto,
+            DraftArg::Off => Self::Off,
+            DraftArg::Lookup => Self::Lookup,
+            DraftArg::At(_) => Self::Model,
         }
     }
 }
@@ -254,9 +274,17 @@ pub struct RunArgs {
     /// Tokens of prompt and answer together, at most [default: the model's limit, at most 8192]
     #[arg(long, value_name = "N", env = "LAPIDARY_CTX")]
     pub ctx: Option<u32>,
-    /// Guess the next tokens, so that one step may give several; the answer stays the same
-    #[arg(long, value_enum, default_value = "off", env = "LAPIDARY_SPECULATE")]
-    pub speculate: SpeculateArg,
+    /// What guesses the next tokens, so that one step may give several; the answer stays the same:
+    /// `lookup` (in the text so far), `off`, or a drafter (…-assistant), a folder or a GGUF file
+    /// [default: the drafter in the model or next to it]
+    #[arg(
+        long,
+        value_name = "MODEL|lookup|off",
+        env = "LAPIDARY_DRAFT",
+        default_value = "auto",
+        hide_default_value = true
+    )]
+    pub draft: DraftArg,
     /// Stop before this text (repeatable)
     #[arg(long, value_name = "TEXT")]
     pub stop: Vec<String>,
@@ -299,9 +327,17 @@ pub struct ChatArgs {
     /// Tokens of the whole conversation, at most [default: the model's limit, at most 8192]
     #[arg(long, value_name = "N", env = "LAPIDARY_CTX")]
     pub ctx: Option<u32>,
-    /// Guess the next tokens, so that one step may give several; the answer stays the same
-    #[arg(long, value_enum, default_value = "off", env = "LAPIDARY_SPECULATE")]
-    pub speculate: SpeculateArg,
+    /// What guesses the next tokens, so that one step may give several; the answer stays the same:
+    /// `lookup` (in the text so far), `off`, or a drafter (…-assistant), a folder or a GGUF file
+    /// [default: the drafter in the model or next to it]
+    #[arg(
+        long,
+        value_name = "MODEL|lookup|off",
+        env = "LAPIDARY_DRAFT",
+        default_value = "auto",
+        hide_default_value = true
+    )]
+    pub draft: DraftArg,
     /// Save the conversation when you leave, with its media and its computed state (FILE.kv)
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
@@ -372,6 +408,9 @@ pub struct ExportArgs {
 pub struct InspectArgs {
     #[command(flatten)]
     pub model: ModelArgs,
+    /// The model's drafter (…-assistant), a folder or a GGUF file, to see its `draft` method
+    #[arg(long, value_name = "PATH")]
+    pub draft: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -9,10 +9,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use lapidary::program::FileBytes;
+use lapidary::runner::Drafting;
 use lapidary::{
-    Modality, Model, Program, Runner, SoftInput, Towers, arbitrary_audio, arbitrary_image,
+    Draft, Modality, Model, Program, Runner, SoftInput, Towers, arbitrary_audio, arbitrary_image,
 };
-use lapidary_measure::{BenchTest, bench_medium, bench_once, peak_memory_bytes};
+use lapidary_measure::{BenchTest, bench_drafted, bench_medium, bench_once, peak_memory_bytes};
 use serde_json::{Value, json};
 
 use crate::args::ModelArgs;
@@ -39,12 +40,15 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let facts = Facts::of(model.program());
     let inputs = media.iter().map(|t| t.input.as_ref());
     let towers = Towers::of_inputs(inputs, model.program());
-    let mut load = model::load_args(&args.device, false).context(context).towers(towers);
+    let draft = if args.accepted.is_some() { Draft::Model } else { Draft::Off };
+    let mut load =
+        model::load_args(&args.device, false).context(context).towers(towers).draft(draft);
     if let Some(chunk) = args.chunk {
         load = load.chunk(chunk);
     }
     let loaded = model::load_runner(&model, load, false)?;
     let mut runner = loaded.runner;
+    runner.set_drafting(Drafting::Off)?;
     let load_s = loaded.took.as_secs_f64();
 
     let mut rows: Vec<Value> = Vec::new();
@@ -63,6 +67,10 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             seconds,
         };
         rows.push(row(args, &measured, &facts, &runner, load_s));
+        if let Some(accepted) = args.accepted.filter(|_| test.n_gen > 0) {
+            let measured = drafted(args, &mut runner, *test, accepted)?;
+            rows.push(row(args, &measured, &facts, &runner, load_s));
+        }
         tell(format_args!("note: {} done", test.name()));
     }
     for test in &media {
@@ -105,9 +113,32 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     Ok(out.flush()?)
 }
 
+/// Generation with guesses of which so many are right.
+fn drafted(
+    args: &BenchArgs,
+    runner: &mut Runner,
+    test: BenchTest,
+    accepted: f64,
+) -> Result<Measured> {
+    let mut stats = bench_drafted(runner, test, accepted)?;
+    let mut seconds = Vec::new();
+    for _ in 0..args.repetitions {
+        stats = bench_drafted(runner, test, accepted)?;
+        seconds.push(stats.decode_s);
+    }
+    let guesses = stats.drafted_tokens as f64 / stats.draft_calls.max(1) as f64;
+    let tokens = stats.tokens_per_draft().unwrap_or(1.0);
+    let name = format!("{}, {guesses:.1} guesses a step, {tokens:.1} tokens", test.name());
+    let BenchTest { n_prompt, n_gen, depth } = test;
+    Ok(Measured { name, n_prompt, n_gen, depth, seconds })
+}
+
 /// A model from its files, or a released shape with random weights.
 fn subject(args: &BenchArgs) -> Result<Model> {
     match &args.synthetic {
+        Some(shape) if args.accepted.is_some() => {
+            Ok(Model::synthetic_drafting(shape, args.quant.as_deref())?)
+        }
         Some(shape) => Ok(Model::synthetic(shape, args.quant.as_deref())?),
         None => model::open(&ModelArgs { model: args.model.clone(), ..ModelArgs::default() }),
     }

@@ -23,12 +23,12 @@ use crate::tell::tell;
 
 /// Talks until the user leaves.
 pub fn run(args: &ChatArgs) -> Result<()> {
-    let model = model::open(&args.model)?;
+    let model = model::open(&args.model.drafting(&args.draft))?;
     model::need_template(&model)?;
     let params = args.sampling.sampling().params(model.metadata());
     params.check(model.metadata().vocab_size).map_err(lapidary::Error::from)?;
     let load = model::context(model::load_args(&args.device, true), args.ctx, true);
-    let load = load.draft(args.speculate.into());
+    let load = load.draft((&args.draft).into());
     let engine = model::load(&model, load, true)?;
     let settings = Settings { params, max_tokens: args.max_tokens, think: args.think };
     let mut chat = Chat {

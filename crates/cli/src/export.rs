@@ -5,7 +5,7 @@ use lapidary::program::{blob, lap};
 use lapidary::{CancelToken, Load, Model, Precision, Towers};
 use lapidary_measure::golden;
 
-use crate::args::{EngineArgs, ExportArgs, ModelArgs};
+use crate::args::{DraftArg, EngineArgs, ExportArgs, ModelArgs};
 use crate::exit::Usage;
 use crate::interrupt::cancel_on_interrupt;
 use crate::model;
@@ -61,7 +61,7 @@ pub fn run(args: &ExportArgs) -> Result<()> {
 fn subject(args: &ExportArgs) -> Result<Model> {
     match (&args.model, &args.synthetic) {
         (Some(path), _) => {
-            let (draft, mmproj) = (args.draft.clone(), args.mmproj.clone());
+            let (draft, mmproj) = (args.draft.clone().map(DraftArg::At), args.mmproj.clone());
             let no_mmap = args.no_mmap;
             model::open(&ModelArgs { no_mmap, draft, mmproj, ..ModelArgs::at(path) })
         }

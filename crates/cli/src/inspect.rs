@@ -9,12 +9,15 @@ use lapidary::Program;
 use lapidary::program::{Method, ValueType, method};
 use serde_json::{Value, json};
 
-use crate::args::InspectArgs;
+use crate::args::{DraftArg, InspectArgs};
 use crate::model;
 
 /// Prints what a model is.
 pub fn run(args: &InspectArgs) -> Result<()> {
-    let model = model::open(&args.model)?;
+    let model = match &args.draft {
+        Some(path) => model::open(&args.model.drafting(&DraftArg::At(path.clone())))?,
+        None => model::open(&args.model)?,
+    };
     let program = model.program();
     let mut out = std::io::stdout().lock();
     if args.json {

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use lapidary::{Engine, Error, Load, LoadedRunner, Media, Model, Open, PEBBLE, Plan, Precision};
 
-use crate::args::{DeviceArgs, EngineArgs, MediaArgs, ModelArgs};
+use crate::args::{DeviceArgs, DraftArg, EngineArgs, MediaArgs, ModelArgs};
 use crate::exit::Usage;
 use crate::progress;
 use crate::tell::{debug, tell};
@@ -24,9 +24,11 @@ pub fn open_quietly(args: &ModelArgs) -> Result<Model> {
     if args.no_mmap {
         open = open.no_mmap();
     }
-    if let Some(path) = &args.draft {
-        open = open.draft(path);
-    }
+    open = match &args.draft {
+        Some(DraftArg::At(path)) => open.draft(path),
+        Some(DraftArg::Auto) => open.draft_beside(),
+        Some(DraftArg::Off | DraftArg::Lookup) | None => open,
+    };
     if let Some(path) = &args.mmproj {
         open = open.mmproj(path);
     }

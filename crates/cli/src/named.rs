@@ -4,12 +4,22 @@ use std::path::{Path, PathBuf};
 
 use lapidary::PEBBLE;
 
-use crate::args::ModelArgs;
+use crate::args::{DraftArg, ModelArgs};
 
 impl ModelArgs {
     /// The model that was given by its path alone.
     pub fn at(path: &Path) -> Self {
         ModelArgs { model: Some(path.to_path_buf()), ..ModelArgs::default() }
+    }
+
+    /// The same model with this drafter.
+    pub fn drafting(&self, draft: &DraftArg) -> Self {
+        ModelArgs {
+            model: self.model.clone(),
+            no_mmap: self.no_mmap,
+            mmproj: self.mmproj.clone(),
+            draft: Some(draft.clone()),
+        }
     }
 
     /// The path that was named; `None` for the built-in model, whose name wins over a file of the

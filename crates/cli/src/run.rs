@@ -15,9 +15,10 @@ use crate::tell::tell;
 /// Answers a prompt, token by token.
 pub fn run(args: &RunArgs) -> Result<()> {
     let prompt = prompt(args)?;
+    let from = args.model.drafting(&args.draft);
     let model = match args.quiet {
-        true => model::open_quietly(&args.model)?,
-        false => model::open(&args.model)?,
+        true => model::open_quietly(&from)?,
+        false => model::open(&from)?,
     };
     // Whatever can be refused is refused before the weights are packed, which may take minutes.
     match args.raw {
@@ -29,7 +30,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let sampling = args.sampling.sampling();
     sampling.check(model.metadata())?;
     let load = model::load_args(&args.device, !args.quiet).towers(towers);
-    let load = model::context(load, args.ctx, !args.quiet).draft(args.speculate.into());
+    let load = model::context(load, args.ctx, !args.quiet).draft((&args.draft).into());
     let engine = model::load(&model, load, !args.quiet)?;
 
     let request = request(args, &prompt, media)

@@ -9,7 +9,9 @@ use lapidary_backend::{Backend, LoadOptions, Precision};
 use lapidary_conformance::{limits, load};
 use lapidary_gemma::OpenOptions;
 use lapidary_program::{FileBytes, Program, lap};
-use lapidary_runner::{CancelToken, Event, Request, Rows, Runner, SamplingParams};
+use lapidary_runner::{
+    CancelToken, Drafter, Drafting, Event, Lookup, Request, Rows, Runner, SamplingParams,
+};
 
 const FAMILIES: &[&str] = &[
     "gemma3_text",
@@ -113,6 +115,74 @@ fn the_same_seed_gives_the_same_tokens_on_every_backend() {
             .collect();
         assert!(answers.iter().all(|a| *a == answers[0]), "{family}: {answers:?}");
         assert_ne!(answers[0][0], answers[0][1], "{family}: the seed matters");
+    }
+}
+
+/// Targets with their drafters.
+const DRAFTED: [(&str, &str); 2] =
+    [("gemma4_text_dense", "gemma4_assistant"), ("gemma4_text_e", "gemma4_assistant_e")];
+
+/// Says what it was told follows, but for every fifth token.
+#[derive(Debug)]
+struct Knowing(Vec<Vec<u32>>);
+
+impl Drafter for Knowing {
+    fn guess(&self, tokens: &[u32], n: usize, into: &mut Vec<u32>) {
+        let known = self.0.iter().find(|text| text.starts_with(tokens));
+        let after = known.map_or(&[][..], |text| &text[tokens.len()..]);
+        let wrong = |at: usize, id: u32| if at % 5 == 4 { id ^ 1 } else { id };
+        into.extend(after.iter().take(n).enumerate().map(|(i, id)| wrong(tokens.len() + i, *id)));
+    }
+}
+
+/// Answers to prompts of all lengths, greedy and drawn, that run together.
+fn together(runner: &mut Runner, requests: &[Request]) -> Vec<Vec<u32>> {
+    let cancel = CancelToken::new();
+    let ids: Vec<_> = requests.iter().map(|r| runner.submit(r.clone(), &cancel).unwrap()).collect();
+    let mut answers = vec![Vec::new(); ids.len()];
+    while runner.n_generations() > 0 {
+        runner.step(&mut |id, event| match event {
+            Event::Token { id: token, .. } => {
+                answers[ids.iter().position(|i| *i == id).unwrap()].push(token);
+            }
+            Event::Failed(e) => panic!("{e}"),
+            _ => {}
+        });
+    }
+    answers
+}
+
+#[test]
+fn answers_are_the_same_whatever_guesses_the_next_tokens() {
+    for (target, drafter) in DRAFTED {
+        let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/tiny");
+        let options = OpenOptions { draft: Some(tiny.join(drafter)), ..OpenOptions::default() };
+        let program = Arc::new(lapidary_gemma::open(&tiny.join(target), &options).unwrap());
+        let mut requests: Vec<Request> =
+            (0..4).map(|i| sampled(prompt(5 + 13 * i, i as u32), i as u64, 20 + i)).collect();
+        requests.iter_mut().step_by(2).for_each(|r| r.params.temperature = 0.0);
+        for backend in backends::each() {
+            let what = format!("{target} on {}", backend.name());
+            let mut runner = runner(backend, &program, 16, 4);
+            let plain = together(&mut runner, &requests);
+            let texts = requests.iter().zip(&plain);
+            let texts = texts.map(|(r, answer)| [r.prompt.tokens.as_slice(), answer].concat());
+            let knowing = Arc::new(Knowing(texts.collect()));
+            for drafting in [
+                Drafting::Text(Arc::new(Lookup)),
+                Drafting::Model,
+                Drafting::ModelSaying(knowing.clone()),
+            ] {
+                runner.set_drafting(drafting.clone()).unwrap();
+                assert_eq!(together(&mut runner, &requests), plain, "{what}, {drafting:?}");
+                for (request, plain) in requests.iter().zip(&plain) {
+                    let alone = generate(&mut runner, request.clone());
+                    assert_eq!(alone, *plain, "{what}, alone, {drafting:?}");
+                }
+            }
+            let finish = runner.generate(requests[0].clone(), &CancelToken::new(), |_| {}).unwrap();
+            assert!(finish.stats.accepted_tokens > 5, "{what}: {:?}", finish.stats);
+        }
     }
 }
 

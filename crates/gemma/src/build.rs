@@ -136,7 +136,7 @@ fn draft_step(
     weights: &BTreeMap<String, WeightDecl>,
     states: &[StateDecl],
 ) -> Result<Graph> {
-    if d.backbone_hidden_size != target.hidden_size || d.text.vocab_size != target.vocab_size {
+    if !d.fits(target) {
         return Err(Error::config(format!(
             "the drafter is made for a target of hidden size {} and vocabulary {}, not {} and {}",
             d.backbone_hidden_size, d.text.vocab_size, target.hidden_size, target.vocab_size

@@ -124,6 +124,13 @@ pub struct DraftConfig {
     pub centroids: Option<CentroidConfig>,
 }
 
+impl DraftConfig {
+    /// Whether it was made for this target.
+    pub fn fits(&self, target: &TextConfig) -> bool {
+        self.backbone_hidden_size == target.hidden_size && self.text.vocab_size == target.vocab_size
+    }
+}
+
 /// A head that looks only into the best clusters of the vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CentroidConfig {

@@ -27,6 +27,8 @@ pub struct OpenOptions {
     pub mmap: bool,
     /// A drafter's folder or GGUF file, to add its `draft` method.
     pub draft: Option<PathBuf>,
+    /// Whether a drafter that lies beside the checkpoint is added if none is named.
+    pub draft_beside: bool,
     /// The GGUF file of a GGUF model's towers, to add `vision` and `audio`. Without it, the one that
     /// lies beside the model is taken, if it is the only one that fits.
     pub mmproj: Option<PathBuf>,
@@ -68,7 +70,7 @@ pub struct ImportedDraft {
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { mmap: true, draft: None, mmproj: None }
+        OpenOptions { mmap: true, draft: None, draft_beside: false, mmproj: None }
     }
 }
 
@@ -108,7 +110,11 @@ pub fn open_noticing(path: &Path, options: &OpenOptions) -> Result<Opened> {
             }
         }
     };
-    let draft = options.draft.as_deref().map(|d| read_draft(d, options.mmap)).transpose()?;
+    let draft = match &options.draft {
+        Some(named) => Some(read_draft(named, options.mmap)?),
+        None if options.draft_beside => draft_beside(path, &imported, options, &mut notices),
+        None => None,
+    };
     Ok(Opened { program: assemble(imported, draft)?, notices })
 }
 
@@ -120,6 +126,44 @@ fn refuse_mmproj(path: &Path, options: &OpenOptions, why: &str) -> Result<()> {
             what: format!("{why}; an mmproj file goes with a GGUF model only"),
         }),
     }
+}
+
+/// The drafter that lies beside a checkpoint, if it can be read and was made for it.
+fn draft_beside(
+    path: &Path,
+    model: &Imported,
+    options: &OpenOptions,
+    notices: &mut Vec<Notice>,
+) -> Option<ImportedDraft> {
+    let beside = drafter_path(path)?;
+    let why = match read_draft(&beside, options.mmap) {
+        Ok(draft) if draft.config.fits(&model.text) => {
+            notices.push(Notice::DrafterTaken(beside));
+            return Some(draft);
+        }
+        Ok(_) => "it was made for a model of another size".to_string(),
+        Err(e) => e.to_string(),
+    };
+    notices.push(Notice::DrafterSkipped { path: beside, why });
+    None
+}
+
+/// Where the drafter of a checkpoint lies, by its name: `gemma-4-E2B-it-assistant` beside
+/// `gemma-4-E2B-it`, or the only GGUF file of the same folder that calls itself one.
+fn drafter_path(path: &Path) -> Option<PathBuf> {
+    let path = path.canonicalize().ok()?;
+    let name = path.file_name()?.to_str()?;
+    if path.is_dir() {
+        let beside = path.with_file_name(format!("{name}-assistant"));
+        return beside.join("config.json").is_file().then_some(beside);
+    }
+    let is_drafter = |other: &PathBuf| {
+        let name = other.file_name().and_then(|name| name.to_str()).map(str::to_lowercase);
+        name.is_some_and(|name| name.ends_with(".gguf") && name.contains("assistant"))
+    };
+    let files = std::fs::read_dir(path.parent()?).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut found = files.filter(is_drafter).filter(|other| *other != path);
+    found.next().filter(|_| found.next().is_none())
 }
 
 fn read_draft(path: &Path, mmap: bool) -> Result<ImportedDraft> {

@@ -19,6 +19,15 @@ pub enum Notice {
     MmprojTaken(PathBuf),
     /// Several files beside the model fit it, and none was taken.
     SeveralMmproj(Vec<PathBuf>),
+    /// This drafter, which lies beside the model, was taken.
+    DrafterTaken(PathBuf),
+    /// A drafter beside the model was not taken.
+    DrafterSkipped {
+        /// Where it is.
+        path: PathBuf,
+        /// Why it was not.
+        why: String,
+    },
     /// A file beside the model was not taken.
     MmprojSkipped {
         /// The file.
@@ -34,12 +43,13 @@ impl fmt::Display for Notice {
             Notice::MmprojTaken(path) => {
                 write!(f, "images and audio are read by {}", path.display())
             }
+            Notice::DrafterTaken(path) => write!(f, "the next tokens are guessed by {}", path.display()),
             Notice::SeveralMmproj(paths) => {
                 let names: Vec<String> = paths.iter().map(|p| p.display().to_string()).collect();
                 let names = names.join(", ");
                 write!(f, "several mmproj files fit this model; choose one with --mmproj: {names}")
             }
-            Notice::MmprojSkipped { path, why } => {
+            Notice::MmprojSkipped { path, why } | Notice::DrafterSkipped { path, why } => {
                 write!(f, "{} is not used: {why}", path.display())
             }
         }

@@ -11,7 +11,7 @@ use lapidary_backend::{
     Precision, Registry, Wishes, fit, pages_for,
 };
 use lapidary_program::{Program, method};
-use lapidary_runner::{Drafter, Lookup, Runner, RunnerOptions};
+use lapidary_runner::{Drafting, Lookup, Runner, RunnerOptions};
 
 use crate::cache;
 use crate::error::{Error, Result};
@@ -54,7 +54,6 @@ pub struct Load {
     threads: Option<usize>,
     chunk: Option<u32>,
     towers: Option<Towers>,
-    drafter: bool,
     draft: Draft,
     packs: Option<PathBuf>,
     progress: Option<Arc<ProgressFn>>,
@@ -70,11 +69,15 @@ type ProgressFn = dyn Fn(u64, u64) + Send + Sync;
 /// What guesses the next tokens of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Draft {
-    /// Nothing: a call gives one token.
+    /// The model's drafter, if it has one.
     #[default]
+    Auto,
+    /// Nothing: a call gives one token.
     Off,
     /// The text itself: names, code and quotations come again.
     Lookup,
+    /// The model's drafter; loading fails if it has none.
+    Model,
 }
 
 /// Which device is wanted.
@@ -117,8 +120,7 @@ impl Default for Load {
             threads: None,
             chunk: None,
             towers: None,
-            drafter: true,
-            draft: Draft::Off,
+            draft: Draft::Auto,
             packs: cache::packs(cache::root()),
             progress: None,
             planned: None,
@@ -203,14 +205,8 @@ impl Load {
         self.towers(Towers::none())
     }
 
-    /// Whether the model's drafter is loaded, if it has one.
-    pub fn drafter(mut self, wanted: bool) -> Self {
-        self.drafter = wanted;
-        self
-    }
-
     /// What guesses the next tokens of an answer, so that one call may give several. The answer is the
-    /// same with and without.
+    /// same with and without. A drafter that does not guess is not loaded.
     pub fn draft(mut self, draft: Draft) -> Self {
         self.draft = draft;
         self
@@ -349,7 +345,7 @@ impl Load {
         let wanted = |name: &&String| match name.as_str() {
             method::VISION => towers.patches > 0,
             method::AUDIO => towers.frames > 0,
-            method::DRAFT => self.drafter,
+            method::DRAFT => matches!(self.draft, Draft::Auto | Draft::Model),
             _ => true,
         };
         program.methods().keys().filter(wanted).cloned().collect()
@@ -461,14 +457,21 @@ impl Model {
         Ok(Loaded { engine, plan, took: start.elapsed() })
     }
 
+    /// Whether the model has a drafter, which guesses the next tokens.
+    pub fn has_drafter(&self) -> bool {
+        self.program().methods().contains_key(method::DRAFT)
+    }
+
     /// Puts the model on a device, for whoever steps a runner on a thread of their own.
     pub fn load_runner(&self, load: &Load) -> Result<LoadedRunner> {
         let Loaded { engine, plan, took } = self.load_engine(load)?;
-        let drafter: Option<Arc<dyn Drafter>> = match load.draft {
-            Draft::Off => None,
-            Draft::Lookup => Some(Arc::new(Lookup)),
+        let drafting = match load.draft {
+            Draft::Off => Drafting::Off,
+            Draft::Lookup => Drafting::Text(Arc::new(Lookup)),
+            Draft::Auto if !self.has_drafter() => Drafting::Off,
+            Draft::Auto | Draft::Model => Drafting::Model,
         };
-        let options = RunnerOptions { drafter, ..RunnerOptions::default() };
+        let options = RunnerOptions { drafting, ..RunnerOptions::default() };
         let mut runner = Runner::with_options(engine, self.prompts().clone(), options)?;
         runner.set_load_seconds(took.as_secs_f64());
         Ok(LoadedRunner { runner, plan, took })

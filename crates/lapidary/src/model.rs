@@ -65,6 +65,7 @@ pub struct Notice {
 pub struct Open {
     no_mmap: bool,
     draft: Option<PathBuf>,
+    draft_beside: bool,
     mmproj: Option<PathBuf>,
     quant: Option<String>,
     requantise: bool,
@@ -85,6 +86,12 @@ impl Open {
     /// Adds the model's drafter, a folder or a GGUF file.
     pub fn draft(mut self, path: impl Into<PathBuf>) -> Self {
         self.draft = Some(path.into());
+        self
+    }
+
+    /// Adds the drafter that lies beside the model, if there is one and none was named.
+    pub fn draft_beside(mut self) -> Self {
+        self.draft_beside = true;
         self
     }
 
@@ -131,6 +138,7 @@ impl Open {
         let options = lapidary_gemma::OpenOptions {
             mmap: !self.no_mmap,
             draft: self.draft.clone(),
+            draft_beside: self.draft_beside,
             mmproj: self.mmproj.clone(),
         };
         let source = Source::Path(path.to_path_buf());
@@ -138,7 +146,11 @@ impl Open {
         let opened = opened.map_err(|e| naming(&source, missing(path, e)))?;
         let notice = |n: &lapidary_gemma::Notice| Notice {
             text: n.to_string(),
-            is_surprise: matches!(n, lapidary_gemma::Notice::SeveralMmproj(_)),
+            is_surprise: matches!(
+                n,
+                lapidary_gemma::Notice::SeveralMmproj(_)
+                    | lapidary_gemma::Notice::DrafterSkipped { .. }
+            ),
         };
         let notices = opened.notices.iter().map(notice).collect();
         Ok(Model::made(opened.program, source, notices))
@@ -161,7 +173,15 @@ impl Model {
 
     /// A released shape with random weights, for measurements: `gemma-4-e2b`, `gemma-3-1b`, …
     pub fn synthetic(shape: &str, recipe: Option<&str>) -> Result<Self> {
-        let program = recipe::shape(shape)?;
+        Self::synthetic_of(recipe::shape(shape, false)?, recipe)
+    }
+
+    /// The same with its drafter, if one was released.
+    pub fn synthetic_drafting(shape: &str, recipe: Option<&str>) -> Result<Self> {
+        Self::synthetic_of(recipe::shape(shape, true)?, recipe)
+    }
+
+    fn synthetic_of(program: Program, recipe: Option<&str>) -> Result<Self> {
         let recipe = recipe.map(|name| recipe::of(name, &program)).transpose()?;
         let program = lapidary_quantise::synthetic(&program, recipe.as_ref())?;
         Ok(Self::of_program(program))

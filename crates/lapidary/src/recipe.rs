@@ -20,13 +20,14 @@ pub(crate) fn of(name: &str, program: &Program) -> Result<Recipe> {
     recipe.map_err(|e| Error::File { what: name.to_string(), source: Box::new(e) })
 }
 
-/// The program of a released shape, without weights and without its drafter.
-pub(crate) fn shape(name: &str) -> Result<Program> {
+/// The program of a released shape without weights, with or without its drafter.
+pub(crate) fn shape(name: &str, drafts: bool) -> Result<Program> {
     let plain = |s: &str| s.to_lowercase().replace(['-', '_', ':'], "");
     let found = RELEASED.iter().find(|r| plain(r.name) == plain(name));
     let released = found.ok_or_else(|| {
         let known: Vec<&str> = RELEASED.iter().map(|r| r.name).collect();
         Error::argument(format!("there is no shape `{name}`; there are {}", known.join(", ")))
     })?;
-    Ok(Released { draft_config: None, ..*released }.skeleton()?)
+    let draft_config = released.draft_config.filter(|_| drafts);
+    Ok(Released { draft_config, ..*released }.skeleton()?)
 }

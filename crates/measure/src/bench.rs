@@ -85,7 +85,7 @@ pub fn bench_medium(
 }
 
 /// Tokens that are arbitrary but fixed.
-fn text(n: usize, vocab_size: u32) -> Vec<u32> {
+pub(crate) fn text(n: usize, vocab_size: u32) -> Vec<u32> {
     text_from(0, n, vocab_size)
 }
 

@@ -6,6 +6,7 @@
 
 mod batched;
 mod bench;
+mod drafted;
 mod eval;
 pub mod golden;
 mod memory;
@@ -13,6 +14,7 @@ mod served;
 
 pub use batched::{BatchTest, BatchTimes, bench_batch};
 pub use bench::{BenchTest, MediumTimes, bench_medium, bench_once};
+pub use drafted::bench_drafted;
 pub use eval::{Divergence, Perplexity, divergence, perplexity, perplexity_of_every_token};
 pub use memory::peak_memory_bytes;
 pub use served::{Latency, ServeReport, ServeTest, Served, ServerError, ServerUrl, bench_server};

@@ -23,6 +23,9 @@ struct Cell {
     written: bool,
 }
 
+/// What the drafter's own rows hold.
+const OWN: f32 = 77.0;
+
 /// Bytes of a cell in a saved page.
 const CELL_BYTES: usize = 13;
 
@@ -216,6 +219,45 @@ impl MockEngine {
         h
     }
 
+    /// What `forward` would say of the first guess; of later ones, something.
+    fn draft(&mut self, call: &Call<'_>) -> Result<Ticket> {
+        let program = self.program.clone();
+        let bound = bind(&program, call, &self.mock.options)?;
+        let (Some(Fed::I32(tokens)), Some(Fed::F32(before))) =
+            (bound.feeds.first(), bound.feeds.get(1))
+        else {
+            return Err(Error::Device("no tokens, or no rows to go on from".into()));
+        };
+        let mut states = Vec::with_capacity(tokens.len());
+        let rows = before.chunks_exact(CHANNELS as usize);
+        for ((t, token), before) in tokens.iter().enumerate().zip(rows) {
+            let span = &bound.spans[bound.sequences[t] as usize];
+            let p = bound.positions[t] as usize;
+            let groups = program.kv_groups().iter().enumerate();
+            let seen: Vec<u64> =
+                groups.map(|(g, group)| self.seen(g, span, p, group.window)).collect();
+            let last = span.tables[0].find(p.saturating_sub(1));
+            let last = last.map(|(page, place)| self.cells[0][page.index()][place].state);
+            // Later rows are the drafter's own.
+            let is_own = before.first().is_some_and(|x| *x == OWN);
+            if !is_own && last.is_none_or(|state| !hidden(state).eq(before.iter().copied())) {
+                self.mock.log().wrong_hidden += 1;
+            }
+            states.push(state(value(*token as u32), seen.into_iter(), 0));
+        }
+        self.mock.log().drafts += 1;
+        let vocab = program.metadata().vocab_size as usize;
+        let data: Vec<f32> = states.iter().flat_map(|state| logits(*state, vocab)).collect();
+        let own = vec![OWN; CHANNELS as usize * states.len()];
+        let mut results = self.tickets.begin();
+        answer(&mut results, (output::LOGITS, vocab), &data, &call.want(output::LOGITS));
+        let want = call.want(output::HIDDEN);
+        answer(&mut results, (output::HIDDEN, CHANNELS as usize), &own, &want);
+        let ticket = self.tickets.end(call, results, vec![]);
+        self.start(ticket, tokens.len(), false);
+        Ok(ticket)
+    }
+
     /// Soft rows that depend on the patches.
     fn see(&mut self, call: &Call<'_>) -> Result<Ticket> {
         let program = self.program.clone();
@@ -257,6 +299,7 @@ impl Engine for MockEngine {
     fn submit(&mut self, call: &Call<'_>) -> Result<Ticket> {
         match call.method {
             method::FORWARD => self.forward(call),
+            method::DRAFT => self.draft(call),
             _ => self.see(call),
         }
     }

@@ -47,6 +47,10 @@ pub struct Log {
     pub hidden: usize,
     /// The most calls that were under way at once.
     pub in_flight: usize,
+    /// Calls of the drafter.
+    pub drafts: usize,
+    /// Rows that the drafter was to go on from, and that are not those of the token before.
+    pub wrong_hidden: usize,
     /// Calls of towers.
     pub towers: usize,
     /// Every `trace` call.
@@ -77,6 +81,8 @@ pub struct Mock {
     pub images: bool,
     /// Whether it gives the rows that logits are made of.
     pub hidden: bool,
+    /// Whether it has a drafter. The first token that this guesses is always right.
+    pub drafts: bool,
     /// Positions that the program is made for.
     pub max_context_len: u32,
     /// The most tokens of one sequence that `forward` takes.
@@ -131,6 +137,7 @@ impl Default for Mock {
             windows: vec![Some(4), None],
             images: false,
             hidden: false,
+            drafts: false,
             max_context_len: 64,
             method_chunk: 8,
             options: LoadOptions::default(),

@@ -21,6 +21,7 @@ pub(crate) fn program(mock: &Mock) -> Program {
     let weights = BTreeMap::from([
         ("table".to_string(), WeightDecl::dense([vocab, CHANNELS], DType::F32)),
         ("see".to_string(), WeightDecl::dense([CHANNELS, PATCH], DType::F32)),
+        ("draft".to_string(), WeightDecl::dense([CHANNELS, 2 * CHANNELS], DType::F32)),
     ]);
     let states: Vec<StateDecl> = mock
         .windows
@@ -38,6 +39,11 @@ pub(crate) fn program(mock: &Mock) -> Program {
         let mut g = GraphBuilder::new(&weights, &states);
         forward(mock, &states, &mut g)?;
         methods.insert(method::FORWARD.to_string(), Method::new(mock.method_chunk, g.finish()));
+        if mock.drafts {
+            let mut g = GraphBuilder::new(&weights, &states);
+            draft(&states, &mut g)?;
+            methods.insert(method::DRAFT.to_string(), Method::new(mock.method_chunk, g.finish()));
+        }
         if mock.images {
             let mut g = GraphBuilder::new(&weights, &states);
             let patches = g.input(input::PATCHES, ValueType::rows(Sym::Patches, PATCH));
@@ -77,17 +83,7 @@ fn forward(
     for (i, s) in states.iter().enumerate() {
         let write = Op::KvWrite { state: s.name.clone() };
         g.node(format!("write.{i}"), write, &[x, x])?;
-        let spec = AttentionSpec {
-            n_heads: 1,
-            n_kv_heads: 1,
-            head_dim: CHANNELS as u32,
-            scale: 1.0,
-            window: s.window,
-            bidirectional: mock.images,
-            own_key: true,
-        };
-        let attend = Op::Attention { state: s.name.clone(), spec };
-        x = g.node(format!("attend.{i}"), attend, &[x])?;
+        x = g.node(format!("attend.{i}"), attend(s, mock.images, true), &[x])?;
     }
     let x = g.node("rows", Op::GatherRows, &[x, rows])?;
     let head = Op::Linear { weight: "table".into(), bias: None };
@@ -97,6 +93,36 @@ fn forward(
         g.output(output::HIDDEN, x);
     }
     Ok(())
+}
+
+/// A step of the drafter: it reads all caches.
+fn draft(states: &[StateDecl], g: &mut GraphBuilder<'_>) -> lapidary_program::Result<()> {
+    let tokens = g.input(input::TOKENS, ValueType::indices(Sym::Tokens));
+    let before = g.input(input::HIDDEN, ValueType::rows(Sym::Tokens, CHANNELS));
+    let x = g.node("draft.embed", Op::embed("table", 1.0), &[tokens])?;
+    let both = g.node("draft.both", Op::Concat, &[x, before])?;
+    let mut x = g.node("draft.in", Op::Linear { weight: "draft".into(), bias: None }, &[both])?;
+    for (i, s) in states.iter().enumerate() {
+        x = g.node(format!("draft.attend.{i}"), attend(s, false, false), &[x])?;
+    }
+    let head = Op::Linear { weight: "table".into(), bias: None };
+    let logits = g.node("draft.head", head, &[x])?;
+    g.output(output::LOGITS, logits);
+    g.output(output::HIDDEN, x);
+    Ok(())
+}
+
+fn attend(state: &StateDecl, bidirectional: bool, own_key: bool) -> Op {
+    let spec = AttentionSpec {
+        n_heads: 1,
+        n_kv_heads: 1,
+        head_dim: CHANNELS as u32,
+        scale: 1.0,
+        window: state.window,
+        bidirectional,
+        own_key,
+    };
+    Op::Attention { state: state.name.clone(), spec }
 }
 
 fn metadata(mock: &Mock) -> Metadata {

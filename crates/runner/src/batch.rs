@@ -21,6 +21,8 @@ pub(crate) struct Batch {
     rows: Vec<i32>,
     soft_index: Vec<i32>,
     soft: Vec<f32>,
+    /// The rows that a drafter goes on from.
+    hidden: Vec<f32>,
     /// Soft rows in `soft`.
     n_soft: usize,
     /// Start and length of each span.
@@ -30,14 +32,22 @@ pub(crate) struct Batch {
 }
 
 /// How a call is made.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct How<'a> {
+    /// `forward` or `draft`.
+    pub(crate) method: &'static str,
     /// What becomes of outputs.
     pub(crate) wants: &'a [Wanted<'a>],
     /// Ends the call early.
     pub(crate) stop: Option<&'a StopFlag>,
     /// Where the tokens come from, if not from here.
     pub(crate) tokens: Option<TicketRows<'a>>,
+}
+
+impl Default for How<'_> {
+    fn default() -> Self {
+        How { method: method::FORWARD, wants: &[], stop: None, tokens: None }
+    }
 }
 
 impl Batch {
@@ -58,6 +68,7 @@ impl Batch {
         self.rows.clear();
         self.soft_index.clear();
         self.soft.clear();
+        self.hidden.clear();
         self.n_soft = 0;
         self.spans.clear();
     }
@@ -103,6 +114,12 @@ impl Batch {
         self.n_soft += n;
     }
 
+    /// Adds a token from which a drafter guesses the next, with the row that it goes on from.
+    pub(crate) fn push_draft(&mut self, position: usize, token: u32, hidden: &[f32]) {
+        self.push(position, &[token]);
+        self.hidden.extend_from_slice(hidden);
+    }
+
     /// Asks for the logits of the newest token; returns the row they will have.
     pub(crate) fn ask_last(&mut self) -> usize {
         self.ask(self.tokens.len() - 1)
@@ -123,7 +140,7 @@ impl Batch {
         how: How<'_>,
     ) -> Result<Ticket> {
         self.with_call(held, how, |call| {
-            guard(method::FORWARD, AssertUnwindSafe(|| engine.submit(call)))
+            guard(how.method, AssertUnwindSafe(|| engine.submit(call)))
         })
     }
 
@@ -162,9 +179,10 @@ impl Batch {
             Feed::i32(input::ROWS, &self.rows),
             Feed::i32(input::SOFT_INDEX, &self.soft_index),
             Feed::f32(input::SOFT, &self.soft),
+            Feed::f32(input::HIDDEN, &self.hidden),
         ];
         let made = run(&Call {
-            method: method::FORWARD,
+            method: how.method,
             feeds: &feeds,
             spans: &spans,
             horizons: if self.has_blocks { &self.horizons } else { &[] },

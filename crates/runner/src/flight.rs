@@ -95,7 +95,7 @@ impl Runner {
         let draws = abilities.max_in_flight >= 2
             && all
             && asking().all(Generation::may_be_drawn)
-            && asking().all(|g| self.drafter.is_none() || g.guesses.is_resting())
+            && asking().all(|g| self.drafting.is_off() || g.guesses.is_resting())
             && asking().any(|generation| !generation.is_last(1));
         match draws {
             true => Kind::Draw(k),
@@ -137,19 +137,24 @@ impl Runner {
             Kind::Draw(k) => Want::Draw(Draw { top: top(k), rules: &rules }),
         };
         let hidden = parts.iter().filter_map(found).any(|s| s.scores == Scores::Hidden);
-        let wants = match hidden {
-            true => [Wanted::whole(output::HIDDEN)],
-            false => [Wanted { output: output::LOGITS, want }],
+        let rows = Wanted::whole(output::HIDDEN);
+        let wants = [Wanted { output: output::LOGITS, want }, rows];
+        // A drafter goes on from the row that a token came from.
+        let drafts = self.drafting.uses_model() && !matches!(kind, Kind::Draw(_));
+        let asks = parts.iter().any(|p| p.row.is_some());
+        let wants = match asks || parts.iter().any(|p| p.part.scores > 0) {
+            false => &[],
+            true if hidden => &wants[1..],
+            true if drafts && asks => &wants[..],
+            true => &wants[..1],
         };
-        let has_rows = parts.iter().any(|p| p.row.is_some() || p.part.scores > 0);
-        let wants = if has_rows { &wants[..] } else { &[] };
         // A call for one generation ends when that is cancelled.
         let stop = match parts.as_slice() {
             [only] => found(only).map(|s| &s.data.cancel.0),
             _ => None,
         };
         let held = parts.iter().filter_map(found).map(|s| &s.held);
-        let how = How { wants, stop, tokens: fed };
+        let how = How { wants, stop, tokens: fed, ..How::default() };
         let sent = self.batch.submit(self.engine.as_mut(), held, how);
         self.scratch.masks = recycle(masks);
         self.scratch.rules = rules;

@@ -45,6 +45,8 @@ pub(crate) struct Generation {
     pub(crate) mean: Mean,
     thinking: Option<ThinkingClock>,
     pub(crate) guesses: Guesses,
+    /// The row that the newest token came from, if a drafter goes on from it; empty if nobody knows.
+    pub(crate) hidden: Vec<f32>,
     /// When it ends with what there is.
     deadline: Option<Duration>,
     prompt_len: usize,
@@ -162,6 +164,7 @@ impl Generation {
                 None => None,
             },
             guesses: Guesses::default(),
+            hidden: Vec::new(),
             deadline: request.deadline.map(|after| now.saturating_add(after)),
             prompt_len,
             budget,

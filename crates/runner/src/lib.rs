@@ -18,6 +18,7 @@
 mod batch;
 mod clock;
 mod draft;
+mod drafts;
 mod error;
 mod flight;
 mod generation;
@@ -46,7 +47,7 @@ mod thinking;
 pub use clock::Clock;
 #[cfg(not(target_arch = "wasm32"))]
 pub use clock::SystemClock;
-pub use draft::{Drafter, Lookup};
+pub use draft::{Drafter, Drafting, Lookup};
 pub use error::{Error, Result};
 pub use request::{
     CancelToken, Event, Finish, FinishReason, GenerationId, Logprobs, MAX_LOGPROBS, Request,

@@ -5,13 +5,14 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapidary_backend::{Engine, Results, Wanted};
+use lapidary_backend::{Engine, LoadOptions, Results, Wanted};
 use lapidary_program::{Metadata, Program, method, output};
 use lapidary_text::{ChatInput, ChatTemplate, Medium, Prompt, PromptBuilder, SoftRun, Tokenizer};
 
 use crate::batch::{self, Batch, How};
 use crate::clock::Clock;
-use crate::draft::Drafter;
+use crate::draft::Drafting;
+use crate::drafts::Drafts;
 use crate::error::{Error, Result};
 use crate::flight::{Flight, Scratch};
 use crate::generation::{Generation, Limits, check_ids};
@@ -48,7 +49,8 @@ pub struct Runner {
     /// Scratch.
     pub(crate) copies: Vec<(u64, PageCopy)>,
     pub(crate) scratch: Scratch,
-    pub(crate) drafter: Option<Arc<dyn Drafter>>,
+    pub(crate) drafting: Drafting,
+    pub(crate) drafts: Drafts,
     pub(crate) logprobs: Logprobs,
 }
 
@@ -62,7 +64,7 @@ pub struct RunnerOptions {
     /// Requests that may wait while as many run as the engine was loaded for.
     pub queue: usize,
     /// What guesses the next tokens, so that one call may give several.
-    pub drafter: Option<Arc<dyn Drafter>>,
+    pub drafting: Drafting,
 }
 
 /// Which rows of logits are asked for.
@@ -81,7 +83,7 @@ impl RunnerOptions {
             clock,
             between_tokens: Duration::from_millis(100),
             queue: 1024,
-            drafter: None,
+            drafting: Drafting::Off,
         }
     }
 }
@@ -129,6 +131,9 @@ impl Runner {
         let loaded = engine.options();
         let forward = program.method(method::FORWARD).map_err(lapidary_backend::Error::from)?;
         let pages = Pages::new(program.kv_groups(), |g| loaded.pages_of(g));
+        if options.drafting.uses_model() {
+            check_drafter(&program, loaded)?;
+        }
         let max_context = loaded.max_context.min(program.metadata().max_context_len) as usize;
         let (max_context, chunk) = pages.capacity(max_context);
         if max_context == 0 {
@@ -150,7 +155,8 @@ impl Runner {
             program,
             prompts,
             clock: options.clock,
-            drafter: options.drafter,
+            drafting: options.drafting,
+            drafts: Drafts::default(),
             load_s: None,
             max_context,
             scheduler: Scheduler::new(pages, limits),
@@ -171,6 +177,16 @@ impl Runner {
     /// Tells how long loading took, for the statistics.
     pub fn set_load_seconds(&mut self, seconds: f64) {
         self.load_s = Some(seconds);
+    }
+
+    /// Changes what guesses the next tokens. No generation may be under way.
+    pub fn set_drafting(&mut self, drafting: Drafting) -> Result<()> {
+        self.idle()?;
+        if drafting.uses_model() {
+            check_drafter(&self.program, self.engine.options())?;
+        }
+        self.drafting = drafting;
+        Ok(())
     }
 
     /// The program.
@@ -458,4 +474,16 @@ impl Runner {
         }
         end.expect("the loop ends only with an end")
     }
+}
+
+/// Whether the program has a drafter that was loaded, and the rows that it goes on from.
+fn check_drafter(program: &Program, options: &LoadOptions) -> Result<()> {
+    let is_loaded =
+        options.methods.is_empty() || options.methods.iter().any(|m| m == method::DRAFT);
+    let forward = program.method(method::FORWARD).map_err(lapidary_backend::Error::from)?;
+    let has_hidden = forward.graph.outputs.iter().any(|out| out.name == output::HIDDEN);
+    if program.methods().contains_key(method::DRAFT) && is_loaded && has_hidden {
+        return Ok(());
+    }
+    Err(Error::param("draft", "the model has no drafter, or it was not loaded"))
 }

@@ -3,8 +3,8 @@
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use lapidary_backend::OutputResult;
-use lapidary_program::method;
+use lapidary_backend::{Mask, OutputResult};
+use lapidary_program::{method, output};
 
 use crate::batch::{self, guard};
 use crate::error::{Error, Result};
@@ -148,20 +148,19 @@ impl Runner {
 
     /// Starts the call that was planned.
     fn send(&mut self, on_event: &mut OnEvent<'_>) {
+        self.guess();
         let mut parts = self.new_parts();
         self.batch.clear();
         let mut rows = 0;
-        let mut packed = self.scheduler.parts().iter().map(|part| part.len).sum();
         for i in 0..self.scheduler.parts().len() {
             let part = self.scheduler.parts()[i];
-            let guesses = self.guess(&part, packed);
-            packed += guesses;
             let Some(sequence) = self.scheduler.get_mut(part.id) else { continue };
             if part.asks {
                 sequence.data.ask_constraint();
             }
             pack(&mut self.batch, sequence, &part);
-            for guess in &sequence.data.guesses.tokens[..guesses] {
+            let guesses = sequence.data.guesses.tokens.len();
+            for guess in &sequence.data.guesses.tokens {
                 self.batch.extend(*guess);
             }
             let n = part.scores.max(usize::from(part.asks)) as u32;
@@ -178,38 +177,6 @@ impl Runner {
             self.end_parts(&parts, &e, on_event);
             self.done_parts(parts);
         }
-    }
-
-    /// Lets a sequence whose next token is asked for guess what follows it, in a call of so many other
-    /// tokens; how many it guessed.
-    fn guess(&mut self, part: &Part, packed: usize) -> usize {
-        let Some(drafter) = self.drafter.clone() else { return 0 };
-        let vocab_size = self.program.metadata().vocab_size;
-        let limits = &self.scheduler.limits;
-        let most = limits.tokens.saturating_sub(packed).min(limits.chunk - 1);
-        let Some(sequence) = self.scheduler.get_mut(part.id) else { return 0 };
-        let Sequence { tokens, data, scores, .. } = sequence;
-        let is_answer = part.asks && part.len == 1 && part.scores == 0 && *scores != Scores::Hidden;
-        if !is_answer || data.forced().is_some() {
-            return 0;
-        }
-        // The last token that there is room for is no guess.
-        let n = data.guesses.room(packed).min(most).min(data.n_left().saturating_sub(1));
-        let mut guesses = std::mem::take(&mut data.guesses.tokens);
-        guesses.clear();
-        drafter.guess(tokens, n, &mut guesses);
-        // What stands for something soft is no token.
-        let is_token = |id: &&u32| {
-            **id < vocab_size && data.soft.iter().all(|run| tokens[run.range().start] != **id)
-        };
-        let n = guesses.iter().take(n).take_while(is_token).count();
-        guesses.truncate(n);
-        data.guesses.tokens = guesses;
-        if n > 0 && !self.scheduler.reserve(part.id, part.start + part.len + n) {
-            self.scheduler.get_mut(part.id).iter_mut().for_each(|s| s.data.guesses.tokens.clear());
-            return 0;
-        }
-        n
     }
 
     /// Waits for a call and takes what it gave.
@@ -262,7 +229,8 @@ impl Runner {
                 Err(e) => return self.fail_sample(part, e),
             };
             self.scheduler.wrote(part.id, if accepted == 0 { part.len } else { 1 });
-            let drawn = self.results.outputs().first().and_then(|out| out.drawn.get(row));
+            self.keep_hidden(part.id, row + accepted);
+            let drawn = self.results.get(output::LOGITS).and_then(|out| out.drawn.get(row));
             if drawn.is_some_and(|drawn| *drawn != id) {
                 self.mark_stale(part.id);
             }
@@ -284,6 +252,17 @@ impl Runner {
         }
     }
 
+    /// Keeps the row that the newest token came from, if a drafter goes on from it.
+    fn keep_hidden(&mut self, id: u64, row: usize) {
+        let Some(sequence) = self.scheduler.get_mut(id) else { return };
+        let hidden = &mut sequence.data.hidden;
+        hidden.clear();
+        if self.drafting.uses_model() {
+            let rows = self.results.get(output::HIDDEN);
+            hidden.extend_from_slice(rows.map_or(&[], |rows| rows.row(row)));
+        }
+    }
+
     /// Whether a token is the guess of this number, so that the call has its row, too.
     fn is_guessed(&self, part: &FlightPart, number: usize, id: u32) -> bool {
         let sequence = self.scheduler.get(part.part.id);
@@ -293,7 +272,10 @@ impl Runner {
 
     fn note_guesses(&mut self, id: u64, accepted: usize) {
         let Some(sequence) = self.scheduler.get_mut(id) else { return };
-        sequence.data.guesses.note(accepted);
+        match self.drafting.uses_model() {
+            true => sequence.data.guesses.note_model(accepted),
+            false => sequence.data.guesses.note(accepted),
+        }
     }
 
     fn fail_sample(&mut self, part: &Part, error: Error) {
@@ -315,7 +297,10 @@ impl Runner {
         let position = sequence.tokens.len() as u32;
         let id = match generation.forced() {
             Some(id) => id,
-            None => choose(&mut self.sampler, out, row, generation, position)?,
+            None => {
+                let of = (generation, generation.mask());
+                choose(&mut self.sampler, out, row, of, position)?
+            }
         };
         if let Some(n) = generation.n_logprobs {
             logprobs::fill(&mut self.logprobs, out, row, generation.mask(), id, n);
@@ -384,19 +369,19 @@ fn pack(batch: &mut batch::Batch, sequence: &Sequence<Generation>, part: &Part) 
     }
 }
 
-/// The token that a row of logits gives.
-fn choose(
+/// The token that a row of logits gives, among those that the mask leaves.
+pub(crate) fn choose(
     sampler: &mut crate::sampler::Sampler,
     out: &OutputResult,
     row: usize,
-    generation: &Generation,
+    (generation, mask): (&Generation, Mask<'_>),
     position: u32,
 ) -> Result<u32> {
     let Generation { params, history, .. } = generation;
     if out.per_row > 0 {
         return sampler.sample_largest(out.candidates_of(row), params, position);
     }
-    sampler.sample_masked(out.row(row), generation.mask(), params, history, position)
+    sampler.sample_masked(out.row(row), mask, params, history, position)
 }
 
 fn is_stopped(error: &Error) -> bool {

@@ -55,6 +55,11 @@ pub struct BenchArgs {
     #[arg(short = 'r', long, default_value_t = 5, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,
+    /// Also measure generation with the model's drafter, as if so many of its guesses were right in
+    /// each step, on average; with --synthetic, the drafter that was released with the shape
+    #[arg(long, value_name = "N", value_parser = accepted,
+          conflicts_with_all = ["parallel", "url"])]
+    pub accepted: Option<f64>,
     /// Also measure an image: the time to encode it, and to the first token after it
     #[arg(long)]
     pub image: bool,
@@ -100,6 +105,11 @@ impl BenchArgs {
             given => given.to_vec(),
         }
     }
+}
+
+fn accepted(given: &str) -> Result<f64, String> {
+    let accepted = given.parse().ok().filter(|n: &f64| (0.0..=8.0).contains(n));
+    accepted.ok_or_else(|| "give a number from 0 to 8".to_string())
 }
 
 fn rate(given: &str) -> Result<f64, String> {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use lapidary_backend::Abilities;
 use lapidary_mock_engine::Mock;
 use lapidary_runner::{
-    CancelToken, Drafter, Event, Finish, Lookup, Request, Runner, RunnerOptions, SamplingParams,
+    CancelToken, Drafter, Drafting, Event, Finish, Lookup, Request, Runner, RunnerOptions,
+    SamplingParams,
 };
 use lapidary_text::PromptBuilder;
 
@@ -29,9 +30,13 @@ impl Drafter for Knowing {
 }
 
 fn runner(mock: &Mock, drafter: Arc<dyn Drafter>) -> Runner {
+    drafting_runner(mock, Drafting::Text(drafter))
+}
+
+fn drafting_runner(mock: &Mock, drafting: Drafting) -> Runner {
     let engine = mock.engine();
     let prompts = PromptBuilder::new(engine.program()).unwrap();
-    let options = RunnerOptions { drafter: Some(drafter), ..RunnerOptions::default() };
+    let options = RunnerOptions { drafting, ..RunnerOptions::default() };
     Runner::with_options(engine, prompts, options).unwrap()
 }
 
@@ -70,15 +75,24 @@ fn generate(runner: &mut Runner, request: Request) -> (Vec<u32>, Finish) {
     (tokens, finish.unwrap())
 }
 
-#[test]
-fn answers_are_the_same_with_right_and_wrong_guesses() {
-    let jobs = [
+fn jobs() -> [Job; 5] {
+    [
         Job { params: sampled(1), ..Job::greedy(text(100, 0), 120) },
         Job { params: sampled(2), arrives: 3, ..Job::greedy(text(150, 1), 90) },
         Job { arrives: 40, ..Job::greedy(text(20, 2), 200) },
         Job { arrives: 60, cancel_after: Some(11), ..Job::greedy(text(20, 3), 200) },
         Job { arrives: 61, ..Job::greedy(text(390, 4), 50) },
-    ];
+    ]
+}
+
+/// With a drafter in the program.
+fn with_drafter(mock: &Mock) -> Mock {
+    Mock { hidden: true, drafts: true, ..mock.clone() }.sized(400, 64, 6)
+}
+
+#[test]
+fn answers_are_the_same_with_right_and_wrong_guesses() {
+    let jobs = jobs();
     for mock in mocks() {
         for wrong_every in [1, 2, 5, 1000] {
             let mut runner = runner(&mock, knowing(&mock, wrong_every));
@@ -152,4 +166,47 @@ fn guesses_that_are_no_tokens_are_left_out() {
     let (tokens, finish) = generate(&mut runner, greedy(&text(10, 0), 50));
     assert_eq!(tokens, mock.continuation(&text(10, 0), 50));
     assert_eq!(finish.stats.drafted_tokens, 0);
+}
+
+#[test]
+fn answers_are_the_same_with_a_drafter() {
+    for mock in mocks() {
+        let mock = with_drafter(&mock);
+        let knowing = |wrong_every| Drafting::ModelSaying(knowing(&mock, wrong_every));
+        for drafting in [Drafting::Model, knowing(1), knowing(3), knowing(1000)] {
+            mock.clear_log();
+            let what = format!("{drafting:?}");
+            let mut runner = drafting_runner(&mock, drafting);
+            for (job, outcome) in jobs().iter().zip(together(&mut runner, &jobs())) {
+                assert_eq!(outcome, alone(&mock, job), "{what}");
+            }
+            let log = mock.log();
+            assert!(log.drafts > 0, "{what}");
+            assert_eq!((log.stale, log.wrong_hidden), (0, 0), "{what}");
+            drop(log);
+            assert_eq!(runner.pages_in_use().0, 0, "a page is still held");
+        }
+    }
+}
+
+#[test]
+fn a_drafter_guesses_for_all_in_one_call() {
+    let mock = with_drafter(&mocks()[0]);
+    let mut runner = drafting_runner(&mock, Drafting::ModelSaying(knowing(&mock, 1000)));
+    let jobs: Vec<Job> = (0..4).map(|i| Job::greedy(text(20, i), 60)).collect();
+    together(&mut runner, &jobs);
+    let log = mock.log();
+    // Sixteen tokens a call at the most: three guesses each, which take three calls of the drafter.
+    assert_eq!(log.rows.iter().copied().max(), Some(16));
+    assert!(log.drafts <= 3 * log.calls.len(), "{} for {}", log.drafts, log.calls.len());
+}
+
+#[test]
+fn a_drafter_that_is_not_there_is_refused() {
+    let mock = &mocks()[0];
+    let engine = mock.engine();
+    let prompts = PromptBuilder::new(engine.program()).unwrap();
+    let options = RunnerOptions { drafting: Drafting::Model, ..RunnerOptions::default() };
+    let error = Runner::with_options(engine, prompts, options).err().unwrap();
+    assert!(error.to_string().contains("no drafter"), "{error}");
 }
