@@ -199,6 +199,47 @@ fn items_are_referred_to_by_their_ids() {
     assert_eq!(post_as(server.at, PATH, "one", &with_tool(named)).status, 404);
 }
 
+/// What Codex sends with every request.
+#[test]
+fn coding_agents_are_understood() {
+    let message = |role: &str, text: &str| json!({"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]});
+    let reasoned = json!({"type": "reasoning", "id": "rs_1", "content": null, "encrypted_content": null,
+        "summary": [{"type": "summary_text", "text": "hm"}]});
+    let call = json!({"type": "function_call", "id": "fc_1", "call_id": "c", "name": "get_weather",
+        "arguments": "{\"city\":\"Paris\"}", "status": null});
+    let output = json!({"type": "function_call_output", "call_id": "c",
+        "output": [{"type": "input_text", "text": "sunny, 20 degrees"}]});
+    let mut function = tool();
+    function["strict"] = false.into();
+    let body = with(
+        ask(json!([
+            message("developer", "Be brief."),
+            message("user", "<environment_context>"),
+            message("user", "What is the weather in Paris?"),
+            reasoned,
+            call,
+            output
+        ])),
+        json!({"instructions": "You are a coding agent.", "store": false, "tool_choice": "auto",
+            "parallel_tool_calls": false, "include": ["reasoning.encrypted_content"],
+            "reasoning": {"effort": "medium", "summary": "auto"}, "text": {"verbosity": null},
+            "prompt_cache_key": "x", "client_metadata": {"session": "x"}, "service_tier": null,
+            "tools": [function, {"type": "web_search", "external_web_access": false},
+                {"type": "custom", "name": "apply_patch", "format": {"type": "grammar"}},
+                {"type": "local_shell"}, {"type": "namespace", "name": "x", "tools": []}]}),
+    );
+    let reply = post(shared(), PATH, &body);
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let warnings = reply.json()["warnings"].as_array().unwrap().len();
+    assert_eq!(warnings, 4, "{}", reply.text());
+    let events = post(shared(), PATH, &with(body, json!({"stream": true}))).events();
+    assert!(events.last().unwrap()["type"].as_str().unwrap().starts_with("response."));
+    assert_eq!(
+        events.last().unwrap()["response"]["output"][0]["type"],
+        reply.json()["output"][0]["type"]
+    );
+}
+
 #[test]
 fn items_of_other_servers_are_read_or_left_out_with_a_warning() {
     let user = |text: &str| json!({"role": "user", "content": text});

@@ -81,7 +81,7 @@ pub struct ResponseRequest {
 }
 
 /// Fields of this route that change nothing about an answer here.
-const HARMLESS: &[&str] = &["max_tool_calls", "stream_options"];
+const HARMLESS: &[&str] = &["client_metadata", "max_tool_calls", "stream_options"];
 
 /// What a response says of its request.
 #[derive(Clone, Debug)]
