@@ -186,7 +186,14 @@ fn message(text: &str) -> String {
     let json: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
     let found = json.pointer("/error/message").or(json.get("message")).or(json.get("error"));
     let said = found.and_then(|said| said.as_str()).unwrap_or(text);
-    said.chars().take(300).map(|c| if c.is_control() { ' ' } else { c }).collect()
+    // OpenAI's errors have the field that is wrong beside their words.
+    let param = json.pointer("/error/param").and_then(|param| param.as_str());
+    let at = param.filter(|param| !said.contains(param)).map(|param| format!("{param}: "));
+    format!("{}{said}", at.unwrap_or_default())
+        .chars()
+        .take(300)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
 }
 
 /// The rest of an answer.
@@ -360,6 +367,15 @@ mod tests {
             assert!(matches!(url(bad), Err(ServerError::Url { .. })), "{bad}");
         }
         assert!(ServerUrl::new("http://x", Some("a\r\nb".into())).is_err());
+    }
+
+    #[test]
+    fn a_refusal_names_the_field() {
+        let said = message("{\"error\":{\"message\":\"7 is too\\nmuch\",\"param\":\"top_p\"}}");
+        assert_eq!(said, "top_p: 7 is too much");
+        assert_eq!(message("{\"error\":{\"message\":\"x is 1\",\"param\":\"x\"}}"), "x is 1");
+        assert_eq!(message("{\"error\":\"no\"}"), "no");
+        assert_eq!(message("plain"), "plain");
     }
 
     #[test]
