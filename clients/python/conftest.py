@@ -62,11 +62,11 @@ LIMIT = 60
 
 
 @contextlib.contextmanager
-def left():
+def left(limit=LIMIT):
     """What is begun inside is left before its end: the server must notice and stop."""
     before = cancelled()
     yield
-    end = time.monotonic() + 15
+    end = time.monotonic() + limit
     while cancelled() <= before:
         assert time.monotonic() < end, "the server goes on with an answer that nobody reads"
         time.sleep(0.05)

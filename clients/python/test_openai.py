@@ -77,8 +77,15 @@ def test_what_is_left_is_stopped(client):
         stream = client.chat.completions.create(**ask, stream=True)
         next(iter(stream))
         stream.close()
-    with left(), pytest.raises(openai.APITimeoutError):
-        client.with_options(timeout=0.3).chat.completions.create(**ask)
+    # A server that is busy may not have begun what is left so soon.
+    for timeout in (0.3, 1, 3):
+        try:
+            with left(limit=5), pytest.raises(openai.APITimeoutError):
+                client.with_options(timeout=timeout).chat.completions.create(**ask)
+            break
+        except AssertionError:
+            if timeout == 3:
+                raise
     answer = client.chat.completions.create(
         model=MODEL, messages=user("What is 12 + 30?"), temperature=0)
     assert "42" in answer.choices[0].message.content

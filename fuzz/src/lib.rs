@@ -5,12 +5,15 @@
 
 mod graph;
 
+use std::io::Read;
 use std::path::Path;
 use std::sync::OnceLock;
 
 use lapidary_gemma::{assemble, gguf, hf_config};
-use lapidary_media::{Audio, Image, Limits, Video};
+use lapidary_media::{Audio, Image, Limits as MediaLimits, Video};
 use lapidary_program::{FileBytes, lap};
+use lapidary_server::Limits;
+use lapidary_server::http::Out;
 use lapidary_text::{Answer, AnswerParser, Grammar, GrammarCompiler, Thinking, Tokenizer};
 use serde_json::Value;
 
@@ -30,6 +33,8 @@ pub const TARGETS: &[Target] = &[
     ("image_decode", image_decode),
     ("audio_decode", audio_decode),
     ("program_graph", program_graph),
+    ("request_body", request_body),
+    ("event_stream", event_stream),
 ];
 
 /// Opens a `.lap` file and reads a row of each weight.
@@ -116,14 +121,14 @@ pub fn json_schema(data: &[u8]) {
 }
 
 /// Little enough that a run takes no time, and more than the seeds need.
-fn media_limits() -> Limits {
-    Limits {
+fn media_limits() -> MediaLimits {
+    MediaLimits {
         max_pixels: 1 << 18,
         max_decode_bytes: 4 << 20,
         max_video_pixels: 1 << 18,
         max_audio_s: 5,
         max_pcm_bytes: 4 << 20,
-        ..Limits::default()
+        ..MediaLimits::default()
     }
 }
 
@@ -146,5 +151,67 @@ pub fn audio_decode(data: &[u8]) {
     if let Ok(audio) = Audio::decode(data, &limits) {
         assert!(audio.seconds() <= limits.max_audio_s as f64);
         assert!(audio.samples().iter().all(|sample| sample.is_finite()));
+    }
+}
+
+/// Reads and checks the body of a request, as each route does. Whatever is wrong with it is the client's
+/// fault, and is told with a status that says so.
+pub fn request_body(data: &[u8]) {
+    static LIMITS: OnceLock<Limits> = OnceLock::new();
+    let limits = LIMITS.get_or_init(Limits::default);
+    for (path, check) in lapidary_server::CHECKS {
+        if let Err(failure) = check(data, limits) {
+            assert!(failure.status.is_client_error(), "{path}: {failure:?}");
+            assert!(!failure.message.is_empty());
+        }
+    }
+}
+
+/// Reads tokens as text, and events that carry it in pieces. The text is that of the tokens read whole,
+/// and the events are what was put in, wherever the stream is cut.
+pub fn event_stream(data: &[u8]) {
+    static TOKENIZER: &[u8] = include_bytes!("../../crates/text/tests/data/tokenizer.json");
+    static READ: OnceLock<Option<Tokenizer>> = OnceLock::new();
+    let tokenizer = READ.get_or_init(|| Tokenizer::from_json(TOKENIZER, 396).ok());
+    let Some(tokenizer) = tokenizer else { return };
+    let ids: Vec<u32> = data.chunks(2).map(|two| two.iter().map(|b| u32::from(*b)).sum()).collect();
+    let mut decoder = tokenizer.stream(true);
+    let (mut whole, mut pieces) = (String::new(), Vec::new());
+    for id in &ids {
+        let mut text = String::new();
+        decoder.push(*id, &mut text);
+        pieces.push(text);
+    }
+    let mut rest = String::new();
+    decoder.flush(&mut rest);
+    pieces.push(rest);
+    pieces.iter().for_each(|piece| whole.push_str(piece));
+    assert_eq!(whole, tokenizer.decode(&ids, true));
+    let mut out = Out::default();
+    for piece in &pieces {
+        out.data(&Value::from(piece.as_str()));
+        out.event("more", &Value::from(piece.as_str()));
+    }
+    let frames: Vec<u8> = out.frames().flatten().collect();
+    let mut events = lapidary_measure::EventReader::new(Slow(&frames, data.len() % 7 + 1));
+    for piece in pieces.iter().flat_map(|piece| [piece, piece]) {
+        let event = events.next().and_then(Result::ok);
+        assert_eq!(event, Some(Value::from(piece.as_str()).to_string()));
+    }
+    assert!(events.next().is_none());
+    // And what no server should send.
+    lapidary_measure::EventReader::new(data).take_while(Result::is_ok).for_each(drop);
+}
+
+/// Gives a few bytes at a time.
+struct Slow<'a>(&'a [u8], usize);
+
+impl Read for Slow<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        let n = self.1.min(bytes.len()).min(self.0.len());
+        let (now, later) = self.0.split_at(n);
+        bytes[..n].copy_from_slice(now);
+        self.0 = later;
+        Ok(n)
     }
 }

@@ -63,16 +63,25 @@ export const ENDLESS = { type: "array", items: { enum: ["left", "right"] }, minI
 export async function left(body) {
   const before = await cancelled();
   await body();
-  for (const end = Date.now() + 15_000; (await cancelled()) <= before; await sleep(50)) {
+  for (const end = Date.now() + LIMIT; (await cancelled()) <= before; await sleep(50)) {
     assert.ok(Date.now() < end, "the server goes on with an answer that nobody reads");
   }
 }
 
+/** Waits until the server answers something. */
+export async function begun() {
+  for (const end = Date.now() + LIMIT; !(await count("num_requests_running", "")); await sleep(20)) {
+    assert.ok(Date.now() < end, "the server does not begin");
+  }
+}
+
 /** How many answers the server has given up, as it says itself. */
-async function cancelled() {
+const cancelled = () => count("request_success", '"cancelled"');
+
+async function count(name, label) {
   const lines = (await (await limited(`${PEBBLE}/metrics`)).text()).split("\n");
   return lines
-    .filter((line) => line.startsWith("lapidary:request_success") && line.includes('"cancelled"'))
+    .filter((line) => line.startsWith(`lapidary:${name}`) && line.includes(label))
     .reduce((sum, line) => sum + Number(line.split(" ").at(-1)), 0);
 }
 

@@ -8,7 +8,8 @@ import { zodResponseFormat } from "openai/helpers/zod";
 import { z } from "zod";
 
 import {
-  ENDLESS, KEY, KEYED, LIMIT, MODEL, ORDER, PEBBLE, RESULT, STORY, TOLD, TOOLS, WEATHER, isOrder, left, star, user,
+  ENDLESS, KEY, KEYED, LIMIT, MODEL, ORDER, PEBBLE, RESULT, STORY, TOLD, TOOLS, WEATHER, begun, isOrder, left, star,
+  user,
 } from "./asked.js";
 
 const connect = (url, apiKey) =>
@@ -158,8 +159,12 @@ test("what is left is stopped", async () => {
     for await (const _ of stream) break;
   });
   await left(async () => {
-    const whole = client.chat.completions.create(ask, { signal: AbortSignal.timeout(300) });
-    await assert.rejects(whole, OpenAI.APIUserAbortError);
+    const gone = new AbortController();
+    const whole = client.chat.completions.create(ask, { signal: gone.signal });
+    const ended = assert.rejects(whole, OpenAI.APIUserAbortError);
+    await begun();
+    gone.abort();
+    await ended;
   });
   const next = await client.chat.completions.create({ ...greedy, messages: user("What is 12 + 30?") });
   assert.match(next.choices[0].message.content, /42/);

@@ -344,6 +344,15 @@ pub struct ChatArgs {
     /// Continue a saved conversation
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
+    /// Chat with a running server instead, over OpenAI's API; MODEL is then the name of one of its
+    /// models [default: its first]
+    #[arg(long, value_name = "URL",
+          conflicts_with_all = ["draft", "mmproj", "no_mmap", "resume"])]
+    pub url: Option<String>,
+    /// The server's API key
+    // The variable is the one of `serve`, and may be set where no server is asked.
+    #[arg(long, value_name = "KEY", env = "LAPIDARY_API_KEY", hide_env_values = true)]
+    pub api_key: Option<String>,
 }
 
 /// How tokens are chosen. By default, as the model's makers recommend.

@@ -2,9 +2,10 @@
 
 mod command;
 mod drag;
+mod remote;
 
 use std::io::IsTerminal;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use lapidary::{Conversation, Engine, Media, Message, Modality, Reply, Stats};
@@ -23,6 +24,9 @@ use crate::tell::tell;
 
 /// Talks until the user leaves.
 pub fn run(args: &ChatArgs) -> Result<()> {
+    if let Some(url) = &args.url {
+        return remote::run(args, url);
+    }
     let model = model::open(&args.model.drafting(&args.draft))?;
     model::need_template(&model)?;
     let params = args.sampling.sampling().params(model.metadata());
@@ -43,12 +47,21 @@ pub fn run(args: &ChatArgs) -> Result<()> {
     if let Some(path) = &args.resume {
         chat.resume(path)?;
     }
+    talk(model.name(), |line| chat.line(line))?;
+    match &args.save {
+        Some(path) => chat.save(path),
+        None => Ok(()),
+    }
+}
+
+/// Hands on what the user types, until one of it ends the chat.
+fn talk(name: &str, mut take: impl FnMut(&str) -> Result<bool>) -> Result<()> {
     let mut lines = Lines::new()?;
     if lines.interactive {
-        tell(format_args!("{} · /help lists commands", model.name()));
+        tell(format_args!("{name} · /help lists commands"));
     }
     while let Some(line) = lines.next()? {
-        match chat.line(&line) {
+        match take(&line) {
             Ok(true) => {}
             Ok(false) => break,
             // What went wrong with one line is no reason to lose the conversation.
@@ -58,9 +71,27 @@ pub fn run(args: &ChatArgs) -> Result<()> {
             Err(e) => return Err(e),
         }
     }
-    match &args.save {
-        Some(path) => chat.save(path),
-        None => Ok(()),
+    Ok(())
+}
+
+/// What a line is.
+enum Line {
+    Command(Command),
+    /// Begins with a slash, and is none.
+    Wrong(String),
+    /// Words, and files that were dragged into them.
+    Said(String, Vec<PathBuf>),
+}
+
+impl Line {
+    fn read(line: &str) -> Self {
+        // A path may begin with a slash; a command has no second one in its first word.
+        let first = line.split_whitespace().next().unwrap_or_default();
+        if first.starts_with('/') && !first[1..].contains('/') && !Path::new(first).exists() {
+            return command::parse(line.trim()).map_or_else(Line::Wrong, Line::Command);
+        }
+        let (text, files) = drag::split(line, &|path| media::kind(path).is_some());
+        Line::Said(text, files)
     }
 }
 
@@ -81,18 +112,14 @@ impl Chat {
         if line.trim().is_empty() && self.pending.is_empty() {
             return Ok(true);
         }
-        // A path may begin with a slash; a command has no second one in its first word.
-        let first = line.split_whitespace().next().unwrap_or_default();
-        if first.starts_with('/') && !first[1..].contains('/') && !Path::new(first).exists() {
-            match command::parse(line.trim()) {
-                Ok(command) => return self.command(command),
-                Err(what) => {
-                    tell(format_args!("{what}"));
-                    return Ok(true);
-                }
+        let (text, files) = match Line::read(line) {
+            Line::Command(command) => return self.command(command),
+            Line::Wrong(what) => {
+                tell(format_args!("{what}"));
+                return Ok(true);
             }
-        }
-        let (text, files) = drag::split(line, &|path| media::kind(path).is_some());
+            Line::Said(text, files) => (text, files),
+        };
         for file in files {
             if let Some(kind) = media::kind(&file) {
                 self.show(kind, &file)?;
@@ -166,7 +193,8 @@ impl Chat {
             .max_tokens(max_tokens)
             .thinking(think);
         let answer = self.conversation.answer()?;
-        self.interrupt.arm(answer.cancel_token());
+        let cancel = answer.cancel_token();
+        self.interrupt.arm(move || cancel.cancel());
         let reply = Shown::standard(false).all(answer);
         self.interrupt.disarm();
         reply

@@ -29,24 +29,27 @@ pub fn remove_on_interrupt(file: &Path) -> Result<()> {
 }
 
 /// Ctrl-C in a chat: it ends the answer that is under way; again, the process.
-pub struct Interrupt(Arc<Mutex<Option<CancelToken>>>);
+pub struct Interrupt(Arc<Mutex<Option<UnderWay>>>);
+
+/// What ends an answer, once.
+type UnderWay = Box<dyn FnOnce() + Send>;
 
 impl Interrupt {
     /// Listens from here on. While no answer is under way, Ctrl-C ends the process.
     pub fn listen() -> Result<Self> {
-        let current: Arc<Mutex<Option<CancelToken>>> = Arc::default();
+        let current: Arc<Mutex<Option<UnderWay>>> = Arc::default();
         let seen = current.clone();
-        ctrlc::set_handler(move || match seen.lock().ok().and_then(|c| c.clone()) {
-            Some(cancel) if !cancel.is_cancelled() => cancel.cancel(),
-            _ => std::process::exit(130),
+        ctrlc::set_handler(move || match seen.lock().ok().and_then(|mut c| c.take()) {
+            Some(end) => end(),
+            None => std::process::exit(130),
         })
         .context("can't listen for Ctrl-C")?;
         Ok(Interrupt(current))
     }
 
-    /// An answer is under way.
-    pub fn arm(&self, cancel: CancelToken) {
-        self.put(Some(cancel));
+    /// An answer is under way, which this ends.
+    pub fn arm(&self, end: impl FnOnce() + Send + 'static) {
+        self.put(Some(Box::new(end)));
     }
 
     /// No answer is under way.
@@ -54,9 +57,9 @@ impl Interrupt {
         self.put(None);
     }
 
-    fn put(&self, token: Option<CancelToken>) {
+    fn put(&self, end: Option<UnderWay>) {
         if let Ok(mut current) = self.0.lock() {
-            *current = token;
+            *current = end;
         }
     }
 }

@@ -43,16 +43,26 @@ impl Shown<'_> {
     }
 
     /// Shows an answer to its end. If nobody reads what is written, the answer is cancelled.
-    pub fn all(mut self, mut answer: Answer) -> Result<Reply> {
+    pub fn all(self, mut answer: Answer) -> Result<Reply> {
         let cancel = answer.cancel_token();
+        self.each(&mut answer, || cancel.cancel())?;
+        Ok(answer.so_far().clone())
+    }
+
+    /// Shows events to their end. If nobody reads what is written, `stop` is called.
+    pub fn each<E: Into<anyhow::Error>>(
+        mut self,
+        events: impl Iterator<Item = Result<Event, E>>,
+        stop: impl Fn(),
+    ) -> Result<()> {
         let mut written: std::io::Result<()> = Ok(());
         let mut failed = None;
-        for event in &mut answer {
+        for event in events {
             match event {
                 Ok(event) if written.is_ok() => {
                     written = self.event(&event);
                     if written.is_err() {
-                        cancel.cancel();
+                        stop();
                     }
                 }
                 Ok(_) => {}
@@ -68,10 +78,7 @@ impl Shown<'_> {
             .and(ended)
             .and_then(|()| self.out.flush())
             .context("can't write to standard output")?;
-        match failed {
-            Some(e) => Err(e.into()),
-            None => Ok(answer.so_far().clone()),
-        }
+        failed.map_or(Ok(()), |e| Err(e.into()))
     }
 
     fn event(&mut self, event: &Event) -> std::io::Result<()> {

@@ -17,4 +17,7 @@ pub use bench::{BenchTest, MediumTimes, bench_medium, bench_once};
 pub use drafted::bench_drafted;
 pub use eval::{Divergence, Perplexity, divergence, perplexity, perplexity_of_every_token};
 pub use memory::peak_memory_bytes;
-pub use served::{Latency, ServeReport, ServeTest, Served, ServerError, ServerUrl, bench_server};
+pub use served::{
+    EventReader, Events, Latency, ServeReport, ServeTest, Served, ServerError, ServerUrl, Stopper,
+    bench_server,
+};

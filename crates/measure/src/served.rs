@@ -2,14 +2,13 @@
 
 mod http;
 
-use std::io::BufReader;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-pub use http::{ServerError, ServerUrl};
+pub use http::{EventReader, Events, ServerError, ServerUrl, Stopper};
 
 /// What a server is asked.
 #[derive(Clone, Debug)]
@@ -64,7 +63,7 @@ pub struct ServeReport {
 pub fn bench_server(url: &ServerUrl, test: &ServeTest) -> Result<ServeReport, ServerError> {
     let model = match &test.model {
         Some(model) => model.clone(),
-        None => first_model(url)?,
+        None => url.first_model()?,
     };
     let mut asker = Asker { url, model, n_gen: 1, ignore_eos: true };
     let n_words = match asker.calibrate(test) {
@@ -108,13 +107,6 @@ pub fn bench_server(url: &ServerUrl, test: &ServeTest) -> Result<ServeReport, Se
     Ok(ServeReport { model, duration_s, served, failed, ignores_eos: ignore_eos })
 }
 
-fn first_model(url: &ServerUrl) -> Result<String, ServerError> {
-    let text = url.get("/v1/models")?;
-    let list: Value = serde_json::from_str(&text).unwrap_or_default();
-    let name = list.pointer("/data/0/id").and_then(Value::as_str);
-    name.map(String::from).ok_or_else(|| ServerError::Garbage("/v1/models lists no model".into()))
-}
-
 /// Whoever asks.
 struct Asker<'a> {
     url: &'a ServerUrl,
@@ -145,11 +137,12 @@ impl Asker<'_> {
             body["ignore_eos"] = json!(true);
         }
         let start = Instant::now();
-        let mut stream = BufReader::new(self.url.post("/v1/completions", &body.to_string())?);
+        let events = self.url.events("/v1/completions", &body.to_string())?;
         let mut served = Served { n_prompt, ..Served::default() };
         let mut last: Option<Instant> = None;
         let (mut n_pieces, mut is_whole) = (0, false);
-        while let Some(data) = http::next_event(&mut stream).map_err(ServerError::BrokeOff)? {
+        for data in events {
+            let data = data?;
             let now = Instant::now();
             if data.trim() == "[DONE]" {
                 is_whole = true;

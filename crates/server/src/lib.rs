@@ -10,6 +10,7 @@
 
 pub mod anthropic;
 mod app;
+mod check;
 pub mod http;
 pub mod native;
 pub mod ollama;
@@ -18,6 +19,7 @@ mod routes;
 pub mod service;
 
 pub use app::App;
+pub use check::CHECKS;
 pub use http::{Outcome, Server};
 pub use routes::documented;
 pub use service::{Config, Limits, Log, LogFormat, Source};

@@ -31,6 +31,7 @@ pub fn documented() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(native::apply_template))
         .routes(routes!(openai::models))
         .routes(routes!(openai::model))
+        .routes(routes!(openai::model_of))
         .routes(routes!(openai::chat))
         .routes(routes!(openai::completions))
         .routes(routes!(openai::embeddings))
@@ -48,6 +49,11 @@ pub fn documented() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(ollama::show))
         .routes(routes!(ollama::ps))
         .routes(routes!(ollama::version))
+        .routes(routes!(ollama::pull))
+        .routes(routes!(ollama::push))
+        .routes(routes!(ollama::create))
+        .routes(routes!(ollama::copy))
+        .routes(routes!(ollama::delete))
         .split_for_parts()
 }
 
@@ -55,12 +61,6 @@ pub fn documented() -> (Router<App>, utoipa::openapi::OpenApi) {
 pub(crate) fn router(app: &App) -> Router {
     let (router, _) = documented();
     let router = router.method_not_allowed_fallback(async || Failure::method().into_response());
-    let router = match app.has_page() {
-        true => router.fallback(http::page),
-        false => router.fallback(async || {
-            Failure::not_found("there is nothing here; GET /openapi.json lists what there is")
-                .into_response()
-        }),
-    };
+    let router = router.fallback(http::page);
     router.layer(axum::middleware::from_fn(http::note_route)).with_state(app.clone())
 }

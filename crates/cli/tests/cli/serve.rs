@@ -1,9 +1,14 @@
 //! `lapidary serve`: how it starts and ends.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::support::{heldout, lapidary, piped, temp};
 
 /// A server that is killed with its handle.
 pub struct Serving {
@@ -170,4 +175,78 @@ fn variables_and_a_file_say_what_flags_do() {
     let mut reply = String::new();
     stream.read_to_string(&mut reply).expect("answered");
     assert!(reply.contains("\"n_ctx\":512") && reply.contains("\"queue\":7"), "{reply}");
+}
+
+fn chat(server: &Serving) -> Command {
+    let mut command = lapidary("chat");
+    command.args(["--url", &format!("http://{}", server.at)]);
+    command
+}
+
+#[test]
+fn a_chat_talks_to_a_server() {
+    let server = Serving::start(serve().args(["--api-key", "k"]));
+    let folder = temp();
+    let saved = folder.path().join("chat.json");
+    let picture = heldout().join("images/drawing08.png");
+    let lines = format!(
+        "/set temperature 0\n/set\nWhat is 12 + 30?\n/stats\n/image {}\nDescribe this image.\n\
+         /save {}\n/clear\n/system Be brief.\nWhat can you do?\n/set top_p 7\nAre you there?\n",
+        picture.display(),
+        saved.display()
+    );
+    let ran = piped(chat(&server).args(["--api-key", "k,other"]), &lines);
+    let said: Vec<&str> = ran.text().lines().collect();
+    assert_eq!(said.len(), 3, "{said:?} {}", ran.stderr);
+    assert!(said[0].ends_with("42."), "{said:?}");
+    assert!(said[1].contains("green triangle") && said[2].contains("stories"), "{said:?}");
+    // Lines that are not typed end with the first that fails.
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let words = ["temperature 0", "tok/s", "goes with", "saved 4 messages", "400", "top_p"];
+    for word in words {
+        assert!(ran.stderr.contains(word), "{word}: {}", ran.stderr);
+    }
+    let saved: Value = serde_json::from_slice(&fs::read(saved).expect("saved")).expect("JSON");
+    assert_eq!(saved["messages"][0]["content"], "What is 12 + 30?");
+    assert_eq!(saved["messages"][3]["role"], "assistant");
+    piped(&mut chat(&server), "Hi\n").refused(1, &["401", "API key"]);
+    let nobody = piped(lapidary("chat").args(["--url", "http://127.0.0.1:1"]), "Hi\n");
+    nobody.refused(1, &["is the server running"]);
+    let wrong = piped(lapidary("chat").args(["--url", "127.0.0.1"]), "Hi\n");
+    wrong.refused(2, &["http"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_stops_an_answer_of_a_server_and_then_the_chat() {
+    let mut slow = Command::new(env!("CARGO_BIN_EXE_lapidary"));
+    // The slowest backend, so that there is time to interrupt it.
+    slow.args(["serve", "pebble", "--port", "0", "--backend", "reference"]);
+    let server = Serving::start(slow.env("LAPIDARY_CACHE", "off"));
+    let mut command = chat(&server);
+    command.args(["-t", "0", "-n", "2000"]).stdin(Stdio::piped());
+    let mut child = command.spawn().expect("it starts");
+    let mut stdin = child.stdin.take().expect("piped");
+    let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+    let pid = child.id().to_string();
+    let interrupt = || {
+        assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill runs").success());
+    };
+    writeln!(stdin, "Tell me a story about a brave fox.").expect("written");
+    let mut first = [0];
+    stdout.read_exact(&mut first).expect("a first byte");
+    interrupt();
+    let mut story = String::new();
+    stdout.read_line(&mut story).expect("the rest of a line");
+    assert!(!story.contains("ever after"), "it was not stopped: {story}");
+    // The chat goes on, and the server works for it alone.
+    writeln!(stdin, "What is 47 + 38?").expect("written");
+    let mut sum = String::new();
+    stdout.read_line(&mut sum).expect("another line");
+    assert!(sum.contains("85"), "{sum}");
+    let cancelled = "finished_reason=\"cancelled\"} 1";
+    assert!(server.get("/metrics").contains(cancelled), "{}", server.get("/metrics"));
+    interrupt();
+    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    drop(stdin);
 }

@@ -1,21 +1,13 @@
 //! What is kept of prompts and conversations between two starts.
 
 use std::fs;
-use std::process::{Command, Stdio};
 
-use crate::support::{Ran, lapidary, names, run, temp, testdata};
+use crate::support::{Ran, lapidary, names, piped, run, temp, testdata};
 
 /// A prompt of several pages.
 fn long() -> String {
     let words = (0..120).map(|i| format!("word{} and more", i % 7)).collect::<Vec<_>>();
     format!("{} What is 12 + 30?", words.join(" "))
-}
-
-fn piped(command: &mut Command, lines: &str) -> Ran {
-    use std::io::Write;
-    let mut child = command.stdin(Stdio::piped()).spawn().expect("it starts");
-    child.stdin.take().expect("a pipe").write_all(lines.as_bytes()).expect("written");
-    Ran::of(child.wait_with_output().expect("it ends"))
 }
 
 fn kept(ran: &Ran) -> usize {

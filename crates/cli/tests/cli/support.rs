@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -73,6 +74,21 @@ fn cache() -> &'static Path {
 /// Runs a command to its end. Nothing that it does may look like a panic.
 pub fn run(command: &mut Command) -> Ran {
     Ran::of(command.output().expect("the command starts"))
+}
+
+/// Runs a command with something on its standard input.
+pub fn piped(command: &mut Command, text: &str) -> Ran {
+    let mut child = command.stdin(Stdio::piped()).spawn().expect("it starts");
+    let mut stdin = child.stdin.take().expect("piped");
+    // One that ends before it has read all says why.
+    let _ = stdin.write_all(text.as_bytes());
+    drop(stdin);
+    Ran::of(child.wait_with_output().expect("it ends"))
+}
+
+/// What the built-in model has not seen.
+pub fn heldout() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../pebble/heldout")
 }
 
 impl Ran {

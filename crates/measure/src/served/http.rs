@@ -3,7 +3,7 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 /// Why a server could not be asked.
@@ -89,13 +89,24 @@ impl ServerUrl {
     }
 
     /// Asks for a whole answer.
-    pub(super) fn get(&self, path: &str) -> Result<String, ServerError> {
+    fn get(&self, path: &str) -> Result<String, ServerError> {
         self.request("GET", path, "")?.text()
     }
 
-    /// Sends JSON; the answer is read as it comes.
-    pub(super) fn post(&self, path: &str, json: &str) -> Result<Body, ServerError> {
-        self.request("POST", path, json)
+    /// Sends JSON; the answer comes in events.
+    pub fn events(&self, path: &str, json: &str) -> Result<Events, ServerError> {
+        let body = self.request("POST", path, json)?;
+        let socket = body.stream.get_ref().try_clone().map_err(ServerError::BrokeOff)?;
+        Ok(Events { events: EventReader::new(body), socket })
+    }
+
+    /// The name of the server's first model.
+    pub fn first_model(&self) -> Result<String, ServerError> {
+        let text = self.get("/v1/models")?;
+        let list: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        let name = list.pointer("/data/0/id").and_then(serde_json::Value::as_str);
+        name.map(String::from)
+            .ok_or_else(|| ServerError::Garbage("/v1/models lists no model".into()))
     }
 
     fn request(&self, method: &str, path: &str, body: &str) -> Result<Body, ServerError> {
@@ -138,16 +149,55 @@ fn connect(address: &str) -> std::io::Result<TcpStream> {
     Err(failed)
 }
 
+/// An answer that comes in events, as `data:` of each.
+pub struct Events {
+    events: EventReader<Body>,
+    socket: TcpStream,
+}
+
+/// Ends an answer that is under way, from wherever.
+pub struct Stopper(TcpStream);
+
+impl Stopper {
+    /// Closes the connection: the server stops working for it.
+    pub fn stop(&self) {
+        // One that is closed already is what was wanted.
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+}
+
+impl Events {
+    /// What ends it.
+    pub fn stopper(&self) -> Result<Stopper, ServerError> {
+        self.socket.try_clone().map(Stopper).map_err(ServerError::BrokeOff)
+    }
+}
+
+impl Iterator for Events {
+    type Item = Result<String, ServerError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.events.next()?.map_err(ServerError::BrokeOff))
+    }
+}
+
 /// The words of a refusal, in one line.
 fn message(text: &str) -> String {
     let json: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
     let found = json.pointer("/error/message").or(json.get("message")).or(json.get("error"));
     let said = found.and_then(|said| said.as_str()).unwrap_or(text);
-    said.chars().take(300).map(|c| if c.is_control() { ' ' } else { c }).collect()
+    // OpenAI's errors have the field that is wrong beside their words.
+    let param = json.pointer("/error/param").and_then(|param| param.as_str());
+    let at = param.filter(|param| !said.contains(param)).map(|param| format!("{param}: "));
+    format!("{}{said}", at.unwrap_or_default())
+        .chars()
+        .take(300)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
 }
 
 /// The rest of an answer.
-pub(super) struct Body {
+struct Body {
     status: u16,
     stream: BufReader<TcpStream>,
     left: Left,
@@ -246,8 +296,26 @@ fn line(stream: &mut impl BufRead) -> std::io::Result<String> {
     String::from_utf8(line).map_err(|_| garbage("a line that is not text"))
 }
 
+/// Reads the `data:` of each event of a stream.
+pub struct EventReader<R>(BufReader<R>);
+
+impl<R: Read> EventReader<R> {
+    /// Of this stream.
+    pub fn new(stream: R) -> Self {
+        EventReader(BufReader::new(stream))
+    }
+}
+
+impl<R: Read> Iterator for EventReader<R> {
+    type Item = std::io::Result<String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        next_event(&mut self.0).transpose()
+    }
+}
+
 /// The payload of the next event of a stream; `None` at its end.
-pub(super) fn next_event(body: &mut impl BufRead) -> std::io::Result<Option<String>> {
+fn next_event(body: &mut impl BufRead) -> std::io::Result<Option<String>> {
     let mut data: Option<String> = None;
     loop {
         if body.fill_buf()?.is_empty() {
@@ -299,6 +367,15 @@ mod tests {
             assert!(matches!(url(bad), Err(ServerError::Url { .. })), "{bad}");
         }
         assert!(ServerUrl::new("http://x", Some("a\r\nb".into())).is_err());
+    }
+
+    #[test]
+    fn a_refusal_names_the_field() {
+        let said = message("{\"error\":{\"message\":\"7 is too\\nmuch\",\"param\":\"top_p\"}}");
+        assert_eq!(said, "top_p: 7 is too much");
+        assert_eq!(message("{\"error\":{\"message\":\"x is 1\",\"param\":\"x\"}}"), "x is 1");
+        assert_eq!(message("{\"error\":\"no\"}"), "no");
+        assert_eq!(message("plain"), "plain");
     }
 
     #[test]

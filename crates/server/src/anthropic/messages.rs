@@ -10,11 +10,7 @@ use lapidary::{Message, Modality, Part, ToolCall, check_history};
 use serde_json::{Map, Value};
 
 use super::{shown, wrong};
-use crate::service::{Failure, Result, media};
-
-/// What some agents write first into their instructions, different in every request. It is meant for
-/// Anthropic's accounting, and it would make every prompt begin like no other.
-const BILLING: &str = "x-anthropic-billing-header:";
+use crate::service::{Failure, Result, media, without_billing};
 
 /// A conversation in the making.
 #[derive(Default)]
@@ -64,14 +60,6 @@ fn instructions(given: Option<&Value>, at: &str) -> Result<Vec<String>> {
     };
     let texts = texts.into_iter().map(without_billing).filter(|text| !text.trim().is_empty());
     Ok(texts.map(String::from).collect())
-}
-
-/// Instructions without the line that is for Anthropic's accounting.
-fn without_billing(text: &str) -> &str {
-    match text.trim_start().starts_with(BILLING) {
-        true => text.trim_start().split_once('\n').map_or("", |(_, rest)| rest.trim_start()),
-        false => text,
-    }
 }
 
 impl Conversation {

@@ -7,7 +7,7 @@ mod tell;
 mod tools;
 
 pub use request::MessagesRequest;
-pub use route::{__path_count_tokens, __path_messages, count_tokens, messages};
+pub use route::{__path_count_tokens, __path_messages, check_messages, count_tokens, messages};
 
 use crate::service::Failure;
 

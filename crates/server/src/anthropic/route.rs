@@ -8,11 +8,16 @@ use serde_json::json;
 use super::request::{MessagesRequest, Read};
 use super::tell::{Head, MessageTeller};
 use crate::app::App;
-use crate::http::{Caller, Frames, Json, PING, tell, whole};
-use crate::service::{Effort, Failure, Input, Lease, Result, Wanted};
+use crate::http::{Caller, Frames, Json, PING, read_json, tell, whole};
+use crate::service::{Effort, Failure, Input, Lease, Limits, Result, Wanted};
 
 /// What is sent after each second of silence.
 const SILENCE: &[u8] = b"event: ping\ndata: {\"type\":\"ping\"}\n\n";
+
+/// Reads and checks a body as the route does, without a model.
+pub fn check_messages(body: &[u8], limits: &Limits) -> Result<()> {
+    read_json::<MessagesRequest>(body)?.read(false)?.wanted.check(limits)
+}
 
 /// The next message of a conversation.
 #[utoipa::path(post, path = "/v1/messages", request_body = MessagesRequest, responses(

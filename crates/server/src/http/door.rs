@@ -86,8 +86,10 @@ async fn answer(
     }
     let path = request.uri().path();
     if !is_public(app, path) {
-        let given = key(request.headers());
-        let (scope, number) = app.keys().find(given).ok_or_else(Failure::unauthorized)?;
+        let known = |given: Option<&[u8]>| app.keys().find(given);
+        let [bearer, other] = keys(request.headers());
+        let found = known(bearer).or_else(|| known(other));
+        let (scope, number) = found.ok_or_else(Failure::unauthorized)?;
         caller.scope = scope;
         if let Some(number) = number {
             caller.trace.set("key", number);
@@ -116,13 +118,15 @@ pub(crate) async fn note_route(
     next.run(request).await
 }
 
-fn key(headers: &HeaderMap) -> Option<&[u8]> {
+/// The keys of a request, which may be in two places. Anthropic's clients send two different ones if they
+/// have both a token and a key.
+fn keys(headers: &HeaderMap) -> [Option<&[u8]>; 2] {
     let bearer = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
     let bearer = bearer.and_then(|value| {
         let (scheme, key) = value.split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then_some(key.trim_ascii())
     });
-    bearer.or_else(|| headers.get("x-api-key").map(HeaderValue::as_bytes))
+    [bearer, headers.get("x-api-key").map(HeaderValue::as_bytes)]
 }
 
 fn preflight(headers: &HeaderMap) -> Response {

@@ -1,9 +1,10 @@
 //! The web page: files that were built from `web/`, inside the program.
 
-use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
+use crate::app::App;
 use crate::service::Failure;
 
 /// One file of the page.
@@ -31,13 +32,37 @@ pub(crate) fn find(path: &str) -> Option<&'static File> {
     FILES.iter().find(|file| file.path == path)
 }
 
-/// Serves a file, or says that there is none.
-pub(crate) async fn serve(request: Request) -> Response {
-    match find(request.uri().path()) {
-        Some(file) => file.response(request.headers()),
-        None => Failure::not_found("there is nothing here; GET /openapi.json lists what there is")
-            .into_response(),
+/// What Ollama says at its root, where programs look whether it is there.
+const RUNNING: &str = "Ollama is running";
+
+/// Serves a file of the page, or says that there is nothing. The root is there without a page, too.
+pub(crate) async fn serve(State(app): State<App>, request: Request) -> Response {
+    let path = request.uri().path();
+    let file = find(path).filter(|_| app.has_page());
+    let is_root = path == "/";
+    if !is_root && file.is_none() {
+        let what = "there is nothing here; GET /openapi.json lists what there is";
+        return Failure::not_found(what).into_response();
     }
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut response = Failure::method().into_response();
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET,HEAD"));
+        return response;
+    }
+    match file {
+        Some(file) if !is_root || shows_pages(request.headers()) => {
+            file.response(request.headers())
+        }
+        _ => RUNNING.into_response(),
+    }
+}
+
+/// Whether who asks can show a page: it says nothing else, and is no program for Ollama.
+fn shows_pages(headers: &HeaderMap) -> bool {
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let is_ollama = text(header::USER_AGENT).is_some_and(|agent| agent.starts_with("ollama"));
+    let takes = |all: &str| ["text/html", "text/*", "*/*"].iter().any(|kind| all.contains(kind));
+    !is_ollama && text(header::ACCEPT).is_none_or(takes)
 }
 
 fn policy() -> HeaderValue {

@@ -29,6 +29,11 @@ impl Out {
         self.0.push_back(format!("{data}\n").into());
     }
 
+    /// The frames, in order.
+    pub fn frames(self) -> impl Iterator<Item = Bytes> {
+        self.0.into_iter()
+    }
+
     /// Anything else.
     pub fn text(&mut self, text: &'static str) {
         self.0.push_back(Bytes::from_static(text.as_bytes()));

@@ -12,8 +12,8 @@ use super::options::Options;
 use super::tell::{Head, Shape, answer, loaded};
 use super::{entry, format, keep_alive, messages, sweep, think, wrong};
 use crate::app::App;
-use crate::http::{Caller, Json};
-use crate::service::{Chat, Input, KeepAlive, Result, Wanted};
+use crate::http::{Caller, Json, read_json};
+use crate::service::{Chat, Input, KeepAlive, Limits, Result, Wanted};
 
 /// A request for the answer to a conversation.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -40,6 +40,32 @@ pub struct ChatRequest {
     pub logprobs: Option<bool>,
     /// Of how many likeliest tokens; 0 to 20.
     pub top_logprobs: Option<i64>,
+}
+
+impl ChatRequest {
+    /// What it wants, but for the thought: whether there is one is the model's to say.
+    fn read(&self) -> Result<(Chat, Options)> {
+        let mut options = Options::read(self.options.as_ref())?;
+        let tools = self.tools.as_deref().unwrap_or_default();
+        let chat = Chat {
+            messages: messages::conversation(self.messages.as_deref().unwrap_or_default())?,
+            tools: messages::tools(tools, &mut options.warnings)?,
+            parallel_calls: true,
+            format: format(self.format.as_ref())?,
+            ..Chat::default()
+        };
+        Ok((chat, options))
+    }
+}
+
+/// Reads and checks a body as the route does, without a model.
+pub fn check_chat(body: &[u8], limits: &Limits) -> Result<()> {
+    let asked: ChatRequest = read_json(body)?;
+    keep_alive(asked.keep_alive.as_ref())?;
+    let (chat, options) = asked.read()?;
+    let mut wanted = Wanted::new(Input::Chat(Box::new(chat)));
+    wanted.stop = options.stop;
+    wanted.check(limits)
 }
 
 /// Whether log-probabilities are told, and of how many tokens.
@@ -71,16 +97,8 @@ pub async fn chat(
     if given.is_empty() {
         return load_only(&app, entry.name(), keep, Shape::Message).await;
     }
-    let mut options = Options::read(asked.options.as_ref())?;
-    let tools = asked.tools.as_deref().unwrap_or_default();
-    let chat = Chat {
-        messages: messages::conversation(given)?,
-        tools: messages::tools(tools, &mut options.warnings)?,
-        parallel_calls: true,
-        format: format(asked.format.as_ref())?,
-        thinking: think(asked.think.as_ref(), entry)?,
-        ..Chat::default()
-    };
+    let (mut chat, options) = asked.read()?;
+    chat.thinking = think(asked.think.as_ref(), entry)?;
     let mut wanted = Wanted::new(Input::Chat(Box::new(chat)));
     wanted.logprobs = logprobs(asked.logprobs, asked.top_logprobs)?;
     let about = About { keep, begun, streams: asked.stream != Some(false), shape: Shape::Message };

@@ -14,8 +14,8 @@ use super::options::Options;
 use super::tell::Shape;
 use super::{entry, format, keep_alive, messages, think, wrong};
 use crate::app::App;
-use crate::http::{Caller, Json};
-use crate::service::{Chat, Failure, Format, Input, Result, Wanted};
+use crate::http::{Caller, Json, read_json};
+use crate::service::{Chat, Effort, Failure, Format, Input, Limits, Result, Wanted};
 
 /// A request for the answer to a prompt.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -70,12 +70,7 @@ impl GenerateRequest {
         Ok(())
     }
 
-    fn input(
-        &self,
-        prompt: &str,
-        format: Format,
-        thinking: crate::service::Effort,
-    ) -> Result<Input> {
+    fn input(&self, prompt: &str, format: Format, thinking: Effort) -> Result<Input> {
         let shown = messages::images(self.images.as_ref(), "images")?;
         if self.raw == Some(true) {
             if !shown.is_empty() {
@@ -97,6 +92,19 @@ impl GenerateRequest {
             Chat { messages: all, format, thinking, parallel_calls: true, ..Chat::default() };
         Ok(Input::Chat(Box::new(chat)))
     }
+}
+
+/// Reads and checks a body as the route does, without a model.
+pub fn check_generate(body: &[u8], limits: &Limits) -> Result<()> {
+    let asked: GenerateRequest = read_json(body)?;
+    keep_alive(asked.keep_alive.as_ref())?;
+    asked.check()?;
+    let options = Options::read(asked.options.as_ref())?;
+    let prompt = asked.prompt.as_deref().unwrap_or_default();
+    let input = asked.input(prompt, format(asked.format.as_ref())?, Effort::Default)?;
+    let mut wanted = Wanted::new(input);
+    wanted.stop = options.stop;
+    wanted.check(limits)
 }
 
 /// Answers a prompt.

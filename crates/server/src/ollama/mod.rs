@@ -3,16 +3,21 @@
 mod chat;
 mod embed;
 mod generate;
+mod manage;
 mod messages;
 mod models;
 mod options;
 mod tell;
 
-pub use chat::{__path_chat, ChatRequest, chat};
+pub use chat::{__path_chat, ChatRequest, chat, check_chat};
 pub use embed::{
     __path_embed, __path_embeddings, EmbedRequest, EmbeddingsRequest, embed, embeddings,
 };
-pub use generate::{__path_generate, GenerateRequest, generate};
+pub use generate::{__path_generate, GenerateRequest, check_generate, generate};
+pub use manage::{
+    __path_copy, __path_create, __path_delete, __path_pull, __path_push, PullRequest, copy, create,
+    delete, pull, push,
+};
 pub use models::{
     __path_ps, __path_show, __path_tags, __path_version, ShowRequest, ps, show, tags, version,
 };

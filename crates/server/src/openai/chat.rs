@@ -11,8 +11,8 @@ use super::fields::{self, SamplingFields};
 use super::shapes::{self, Usage};
 use super::{messages, tools};
 use crate::app::App;
-use crate::http::{Caller, Json, PING, Whole, events, tell, whole};
-use crate::service::{Chat, Effort, End, Failure, Format, Input, Lease, Result, Wanted};
+use crate::http::{Caller, Json, PING, Whole, events, read_json, tell, whole};
+use crate::service::{Chat, Effort, End, Failure, Format, Input, Lease, Limits, Result, Wanted};
 
 /// A request for the answer to a conversation.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -122,6 +122,7 @@ impl ChatRequest {
 
     /// What it wants, checked, and what is to be said of it.
     fn wanted(&mut self) -> Result<(Wanted, Vec<String>)> {
+        let context = fields::context(&mut self.rest)?;
         fields::check_rest(&self.rest)?;
         let sampling = self.sampling().sampling()?;
         let given = self.tools.take().unwrap_or_default();
@@ -130,6 +131,7 @@ impl ChatRequest {
         let input = messages::chat(&self.messages, &tools)?;
         let mut wanted = Wanted::new(input);
         wanted.sampling = sampling;
+        wanted.context = context;
         wanted.n = fields::whole("n", self.n)?.unwrap_or(1);
         wanted.stop = fields::stop(self.stop.as_ref())?;
         wanted.max_tokens = max_tokens(self.max_tokens, self.max_completion_tokens)?;
@@ -245,6 +247,11 @@ pub(super) fn format(given: &Value) -> Result<Format> {
     }
 }
 
+/// Reads and checks a body as the route does, without a model.
+pub fn check_chat(body: &[u8], limits: &Limits) -> Result<()> {
+    read_json::<ChatRequest>(body)?.wanted()?.0.check(limits)
+}
+
 /// Answers a conversation.
 #[utoipa::path(post, path = "/v1/chat/completions", request_body = ChatRequest, responses(
     (status = 200, body = Value),
@@ -262,6 +269,7 @@ pub async fn chat(
     wanted.check(app.limits())?;
     let lease = app.lease(asked.model.as_deref()).await?;
     warnings.extend(no_thoughts(&wanted, &lease));
+    warnings.extend(fields::short_context(&wanted, &lease));
     let (n, grows) = (wanted.n, wanted.holds_calls());
     let has_logprobs = wanted.logprobs.is_some();
     let mut answers = app.ask(&lease, caller.scope, wanted, &caller.trace).await?;

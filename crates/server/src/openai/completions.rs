@@ -12,7 +12,7 @@ use super::chat_tell::Head;
 use super::fields::{self, SamplingFields};
 use super::shapes::{self, Usage};
 use crate::app::App;
-use crate::http::{Caller, Json, Out, PING, Teller, Whole, events, tell, whole};
+use crate::http::{Caller, Json, Out, PING, Teller, Whole, events, read_json, tell, whole};
 use crate::service::{Asked, Dialect, End, Failure, Input, Limits, Piece, Result, Wanted};
 use std::sync::Arc;
 
@@ -82,6 +82,7 @@ const MAX_TOKENS: usize = 16;
 
 impl CompletionRequest {
     fn wanted(&mut self, limits: &Limits) -> Result<Vec<Wanted>> {
+        let context = fields::context(&mut self.rest)?;
         fields::check_rest(&self.rest)?;
         if self.suffix.as_ref().is_some_and(|s| !s.is_null() && *s != "") {
             let what =
@@ -116,6 +117,7 @@ impl CompletionRequest {
         let one = |input: Input| {
             let mut wanted = Wanted::new(input);
             wanted.sampling = sampling.clone();
+            wanted.context = context;
             wanted.max_tokens = Some(max_tokens);
             wanted.stop = stop.clone();
             wanted.n = n;
@@ -159,6 +161,12 @@ pub(super) fn prompts(given: Option<Value>, limit: usize) -> Result<Vec<Input>> 
     all.into_iter().map(one).collect()
 }
 
+/// Reads and checks a body as the route does, without a model.
+pub fn check_completions(body: &[u8], limits: &Limits) -> Result<()> {
+    let all = read_json::<CompletionRequest>(body)?.wanted(limits)?;
+    all.iter().try_for_each(|wanted| wanted.check(limits))
+}
+
 /// Continues plain text.
 #[utoipa::path(post, path = "/v1/completions", request_body = CompletionRequest, responses(
     (status = 200, body = Value),
@@ -183,8 +191,9 @@ pub async fn completions(
         per_prompt,
         logprobs: all.first().and_then(|wanted| wanted.logprobs),
     };
+    let warnings = all.first().and_then(|wanted| fields::short_context(wanted, &lease));
     let mut answers = app.ask_all(&lease, caller.scope, all, &caller.trace).await?;
-    let head = Head::new("cmpl-", lease.entry().name(), vec![]);
+    let head = Head::new("cmpl-", lease.entry().name(), warnings.into_iter().collect());
     let shape = Shown { shape, asked: answers.asked.clone() };
     if asked.stream == Some(true) {
         answers.begin(PING).await?;
@@ -305,6 +314,7 @@ fn response(head: &Head, shown: &Shown, all: Vec<(Whole, End)>) -> Value {
     body["choices"] = choices.into();
     body["usage"] = usage.json();
     body["timings"] = timings;
+    head.warn(&mut body);
     body
 }
 
@@ -382,6 +392,7 @@ impl Teller for CompletionTeller {
                 let reason = shapes::finish_reason(end.reason);
                 let mut chunk = self.chunk(answer, "", Value::Null, Some(reason));
                 chunk["timings"] = shapes::timings(&end.finish.stats);
+                self.head.warn(&mut chunk);
                 out.data(&chunk);
             }
             _ => {}

@@ -8,8 +8,8 @@ use utoipa::ToSchema;
 
 use super::{completions, fields};
 use crate::app::App;
-use crate::http::{Caller, Json, whole};
-use crate::service::{Failure, Result, Wanted, base64};
+use crate::http::{Caller, Json, read_json, whole};
+use crate::service::{Failure, Limits, Result, Wanted, base64};
 
 /// Texts that are computed at once.
 const AT_ONCE: usize = 16;
@@ -29,6 +29,13 @@ pub struct EmbeddingRequest {
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Map<String, Value>,
+}
+
+/// Reads and checks a body as the route does, without a model.
+pub fn check_embeddings(body: &[u8], limits: &Limits) -> Result<()> {
+    let asked: EmbeddingRequest = read_json(body)?;
+    fields::check_rest(&asked.rest)?;
+    completions::prompts(asked.input, limits.embeddings).map(drop)
 }
 
 /// What texts are to a model, as numbers: the mean of the last hidden rows of their tokens.

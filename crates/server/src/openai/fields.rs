@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::{Map, Number, Value};
 use utoipa::ToSchema;
 
-use crate::service::{Failure, Result};
+use crate::service::{Failure, Lease, Result, Wanted};
 
 /// The range of a number.
 struct Range {
@@ -179,6 +179,41 @@ const REFUSED: &[(&str, &str)] = &[
     ("xtc_probability", "this sampler is not there"),
 ];
 
+/// Tokens that prompt and answer may fill together, as agents ask it of Ollama behind this API:
+/// `options.num_ctx`. All else has a field of its own here.
+pub(super) fn context(rest: &mut Map<String, Value>) -> Result<Option<usize>> {
+    let options = match rest.remove("options") {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::Object(options)) => options,
+        Some(_) => return Err(Failure::param("options", "this is an object")),
+    };
+    let mut context = None;
+    for (name, value) in options.iter().filter(|(_, value)| !value.is_null()) {
+        let shown: String = name.chars().take(60).collect();
+        let at = format!("options.{shown}");
+        if name != "num_ctx" {
+            let what = format!("`{at}` is not supported: of options there is `num_ctx` alone");
+            return Err(Failure::unsupported(at, what));
+        }
+        let n = value.as_u64().filter(|n| *n > 0).and_then(|n| usize::try_from(n).ok());
+        context =
+            Some(n.ok_or_else(|| {
+                Failure::param(at, "this is a whole number of tokens, at least 1")
+            })?);
+    }
+    Ok(context)
+}
+
+/// A context that was asked for and is longer than there is.
+pub(super) fn short_context(wanted: &Wanted, lease: &Lease) -> Option<String> {
+    let context = lease.engine().max_context();
+    wanted.context.filter(|n| *n > context).map(|n| {
+        format!(
+            "options.num_ctx is {n}, and this model is served with a context of {context} tokens"
+        )
+    })
+}
+
 /// Refuses what is left of a request's fields unless it changes nothing.
 pub(super) fn check_rest(rest: &Map<String, Value>) -> Result<()> {
     for (name, value) in rest {
@@ -187,7 +222,6 @@ pub(super) fn check_rest(rest: &Map<String, Value>) -> Result<()> {
             "verbosity" => value == "medium",
             "best_of" => value.as_u64() == Some(1),
             "use_beam_search" => *value == Value::Bool(false),
-            "function_call" | "functions" => false,
             _ => false,
         };
         if value.is_null() || is_default || HARMLESS.contains(&name.as_str()) {

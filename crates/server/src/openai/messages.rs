@@ -3,7 +3,7 @@
 use lapidary::{Message, Modality, Part, ToolCall};
 use serde_json::{Map, Value};
 
-use crate::service::{Chat, Failure, Input, Result, media};
+use crate::service::{Chat, Failure, Input, Result, media, without_billing};
 
 /// A conversation, of which tools were read already.
 pub fn chat(given: &[Value], tools: &[Value]) -> Result<Input> {
@@ -18,15 +18,33 @@ pub fn chat(given: &[Value], tools: &[Value]) -> Result<Input> {
     Ok(Input::Chat(Box::new(chat)))
 }
 
-/// Instructions that stand first become one message: templates know one.
-pub(crate) fn together(messages: Vec<Message>) -> Vec<Message> {
+/// Instructions that stand first become one message: templates know one. What is not for the model is
+/// left out of them.
+pub(crate) fn together(mut messages: Vec<Message>) -> Vec<Message> {
     let n = messages.iter().take_while(|m| m.role == "system").count();
-    if n < 2 {
-        return messages;
+    let mut rest = messages.split_off(n);
+    let mut first: Vec<Message> = messages.into_iter().filter_map(for_the_model).collect();
+    if first.len() > 1 {
+        let texts: Vec<String> = first.iter().map(Message::plain_text).collect();
+        first = vec![Message::system(texts.join("\n\n"))];
     }
-    let mut messages = messages.into_iter();
-    let texts: Vec<String> = messages.by_ref().take(n).map(|m| m.plain_text()).collect();
-    std::iter::once(Message::system(texts.join("\n\n"))).chain(messages).collect()
+    first.append(&mut rest);
+    first
+}
+
+/// Instructions without what is for somebody's accounting; `None` if there is nothing else.
+fn for_the_model(mut message: Message) -> Option<Message> {
+    let n = message.parts.len();
+    message.parts.retain_mut(|part| {
+        let Part::Text(text) = part else { return true };
+        let kept = without_billing(text);
+        if kept.len() < text.len() {
+            *text = kept.to_string();
+            return !text.is_empty();
+        }
+        true
+    });
+    (message.parts.len() == n || !message.parts.is_empty()).then_some(message)
 }
 
 fn message(given: &Value, at: &str) -> Result<Message> {

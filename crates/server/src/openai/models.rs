@@ -32,6 +32,16 @@ pub async fn model(
     Ok(axum::Json(shown(app.find(Some(&id))?)).into_response())
 }
 
+/// One model whose name has a slash, which clients write as it is.
+#[utoipa::path(get, path = "/v1/models/{owner}/{id}", params(("owner" = String, Path), ("id" = String, Path)), responses((status = 200, body = Value), (status = 404, body = Value)))]
+pub async fn model_of(
+    State(app): State<App>,
+    name: std::result::Result<Path<(String, String)>, axum::extract::rejection::PathRejection>,
+) -> Result<Response> {
+    let Path((owner, id)) = name.map_err(|e| Failure::param("id", e.body_text()))?;
+    Ok(axum::Json(shown(app.find(Some(&format!("{owner}/{id}")))?)).into_response())
+}
+
 fn shown(entry: &Entry) -> Value {
     let model = entry.model();
     let metadata = model.metadata();

@@ -28,10 +28,10 @@ struct Kept {
 pub struct Stored {
     /// The conversation with the answer, without instructions.
     pub messages: Vec<Message>,
-    /// As it was told.
-    pub response: Value,
-    /// What it answered, as it was given.
-    pub input: Vec<Value>,
+    /// As it was told, in JSON: as values it would take ten times as much.
+    pub response: Box<str>,
+    /// The items that it answered, in JSON.
+    pub input: Box<str>,
     /// About how many bytes it takes.
     pub bytes: usize,
 }
@@ -67,6 +67,28 @@ impl Store {
         self.lock().get(&scope)?.all.get(id).cloned()
     }
 
+    /// An item of this key, of what was answered or of what was asked.
+    pub fn item(&self, scope: Scope, id: &str) -> Option<Value> {
+        let scopes = self.lock();
+        let kept = scopes.get(&scope)?;
+        // What is referred to was mostly said last.
+        let mut newest = kept.order.iter().rev().filter_map(|id| kept.all.get(id));
+        newest.find_map(|Stored { response, input, .. }| {
+            // Most answers need not be read to know that it is not there.
+            let read = |text: &str| match text.contains(id) {
+                true => serde_json::from_str(text).unwrap_or(Value::Null),
+                false => Value::Null,
+            };
+            let (mut response, input) = (read(response), read(input));
+            let items = [response["output"].take(), input];
+            let mut items = items.into_iter().filter_map(|all| match all {
+                Value::Array(all) => Some(all),
+                _ => None,
+            });
+            items.find_map(|all| all.into_iter().find(|item| item["id"] == id))
+        })
+    }
+
     /// Forgets an answer; whether it was there.
     pub fn remove(&self, scope: Scope, id: &str) -> bool {
         let mut scopes = self.lock();
@@ -99,7 +121,23 @@ mod tests {
     use super::*;
 
     fn stored(bytes: usize) -> Stored {
-        Stored { messages: vec![], response: Value::Null, input: vec![], bytes }
+        Stored { messages: vec![], response: "{}".into(), input: "[]".into(), bytes }
+    }
+
+    #[test]
+    fn items_are_found_by_their_ids() {
+        let store = Store::new(4, 1000);
+        let kept = |id: &str| Stored {
+            response: format!("{{\"output\":[{{\"id\":\"msg_{id}\",\"x\":1}}]}}").into(),
+            input: format!("[{{\"id\":\"in_{id}\"}}]").into(),
+            ..stored(10)
+        };
+        store.put(Scope(1), "a", kept("a"));
+        store.put(Scope(1), "b", kept("b"));
+        assert_eq!(store.item(Scope(1), "msg_a").unwrap()["x"], 1);
+        assert!(store.item(Scope(1), "in_b").is_some());
+        assert!(store.item(Scope(1), "msg_").is_none() && store.item(Scope(1), "").is_none());
+        assert!(store.item(Scope(2), "msg_a").is_none());
     }
 
     #[test]

@@ -152,7 +152,7 @@ impl FromStr for Bytes {
     }
 }
 
-/// How long a model stays loaded that nobody uses: `30`, `5m`, `2h`, `0`, `-1` for ever.
+/// How long a model stays loaded that nobody uses: `30`, `5m`, `1h30m`, `0`, `-1` for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeepAlive {
     /// So long.
@@ -165,25 +165,42 @@ impl FromStr for KeepAlive {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
-        let wrong = || format!("`{s}` is not a time; write 30, 90s, 5m, 2h, or -1 for ever");
-        if s.starts_with('-') {
-            let digits = s.trim_start_matches('-').trim_end_matches(['s', 'm', 'h', 'd']);
-            digits.parse::<f64>().map_err(|_| wrong())?;
-            return Ok(KeepAlive::Forever);
+        let time = |s: &str| {
+            seconds(s).and_then(|n| Duration::try_from_secs_f64(n).ok()).ok_or_else(|| {
+                format!("`{s}` is not a time; write 30, 90s, 5m, 1h30m, or -1 for ever")
+            })
+        };
+        match s.strip_prefix('-') {
+            Some(rest) => time(rest).map(|_| KeepAlive::Forever),
+            None => time(s).map(KeepAlive::For),
         }
-        let at = s.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(s.len());
-        let (digits, unit) = s.split_at(at);
-        let seconds = match unit {
-            "" | "s" => 1.0,
+    }
+}
+
+/// Seconds of a number, or of numbers with units after each other, as Go writes times: `5m0s`.
+fn seconds(s: &str) -> Option<f64> {
+    if let Ok(n) = s.parse::<f64>() {
+        return s.starts_with(|c: char| c.is_ascii_digit() || c == '.').then_some(n);
+    }
+    let (mut rest, mut sum) = (s, 0.0);
+    while !rest.is_empty() {
+        let (digits, more) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit() && c != '.')?);
+        let end = more.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(more.len());
+        let (unit, more) = more.split_at(end);
+        let unit = match unit {
+            "ns" => 1e-9,
+            "us" | "µs" => 1e-6,
             "ms" => 1e-3,
+            "s" => 1.0,
             "m" => 60.0,
             "h" => 3600.0,
             "d" => 86_400.0,
-            _ => return Err(wrong()),
+            _ => return None,
         };
-        let n: f64 = digits.parse().map_err(|_| wrong())?;
-        Duration::try_from_secs_f64(n * seconds).map(KeepAlive::For).map_err(|_| wrong())
+        sum += digits.parse::<f64>().ok()? * unit;
+        rest = more;
     }
+    (!s.is_empty()).then_some(sum)
 }
 
 /// Reads what has words or is a number.
@@ -283,8 +300,19 @@ mod tests {
         assert_eq!(time("5m"), of(300));
         assert_eq!(time("30"), of(30));
         assert_eq!(time("0"), of(0));
-        assert_eq!(time("-1"), Ok(KeepAlive::Forever));
-        for wrong in ["", "m", "5y", "--", "1e999"] {
+        for never in ["-1", "-1s", "-5m", "-1ns", "-1m0s"] {
+            assert_eq!(time(never), Ok(KeepAlive::Forever), "{never}");
+        }
+        // As Go writes times, and so Ollama's own program.
+        assert_eq!(time("5m0s"), of(300));
+        assert_eq!(time("1h30m"), of(5400));
+        assert_eq!(time("24h0m0s"), of(86_400));
+        assert_eq!(time("1.5h"), of(5400));
+        assert_eq!(time("300.0"), of(300));
+        assert_eq!(time("500ms"), Ok(KeepAlive::For(Duration::from_millis(500))));
+        for wrong in
+            ["", "m", "5y", "--", "-", "1e999", "5m5", "5 m", "inf", "nan", "+5", "1..5s", "m5"]
+        {
             assert!(time(wrong).is_err(), "{wrong}");
         }
     }

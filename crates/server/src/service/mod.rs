@@ -29,7 +29,7 @@ pub use pieces::{Call, End, Piece, Pieces, Reason};
 pub use registry::{Making, Registry, Source};
 pub use secret::{new_id, secret};
 pub use time::{rfc3339, unix};
-pub use wanted::{Chat, Effort, Format, Input, Sampling, ToolChoice, Wanted};
+pub use wanted::{Chat, Effort, Format, Input, Sampling, ToolChoice, Wanted, without_billing};
 
 /// What a handler returns.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;

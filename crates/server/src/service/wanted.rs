@@ -109,6 +109,19 @@ pub enum Effort {
     },
 }
 
+/// What some agents write first into their instructions, different in every request. It is meant for
+/// Anthropic's accounting, and it would make every prompt begin like no other.
+const BILLING: &str = "x-anthropic-billing-header:";
+
+/// Instructions without the line that is for Anthropic's accounting. Agents send it to every API that
+/// they are pointed at.
+pub fn without_billing(text: &str) -> &str {
+    match text.trim_start().starts_with(BILLING) {
+        true => text.trim_start().split_once('\n').map_or("", |(_, rest)| rest.trim_start()),
+        false => text,
+    }
+}
+
 impl Wanted {
     /// One answer to this, as the model's makers recommend.
     pub fn new(input: Input) -> Self {

@@ -229,6 +229,70 @@ fn embeddings_have_length_one_and_say_what_they_are() {
     );
 }
 
+/// What coding agents send to this API when they are made for another.
+#[test]
+fn lines_that_change_do_not_cost_the_prefix() {
+    let long = "You are a helpful assistant who answers in one short sentence. ".repeat(6);
+    let agent = |hash: &str, is_one: bool| {
+        let billing = format!("x-anthropic-billing-header: cc_version=2.1; cch={hash};");
+        let content = match is_one {
+            true => json!(format!("{billing}\n{long}")),
+            false => json!([{"type": "text", "text": billing}, {"type": "text", "text": long}]),
+        };
+        json!({"temperature": 0, "max_tokens": 5, "messages": [
+            {"role": "system", "content": content}, {"role": "user", "content": "Hello!"}]})
+    };
+    for is_one in [true, false] {
+        let first = post(shared(), CHAT, &agent("aaa", is_one)).json();
+        let usage = post(shared(), CHAT, &agent("bbb", is_one)).json()["usage"].clone();
+        assert_eq!(usage["prompt_tokens"], first["usage"]["prompt_tokens"]);
+        let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+        let prompt = usage["prompt_tokens"].as_u64().unwrap();
+        assert!(cached * 10 > prompt * 9, "{usage}");
+    }
+    // Nothing else of the instructions is lost.
+    let said = |messages: Value| {
+        post(shared(), "/tokenize", &json!({"messages": messages})).json()["count"].clone()
+    };
+    let user = json!({"role": "user", "content": "Hello!"});
+    let plain = said(json!([{"role": "system", "content": "Be brief."}, user]));
+    let billed = json!("x-anthropic-billing-header: a;\nBe brief.");
+    assert_eq!(said(json!([{"role": "system", "content": billed}, user])), plain);
+    let alone = json!({"role": "system", "content": "x-anthropic-billing-header: a;"});
+    assert_eq!(said(json!([alone, user])), said(json!([user])));
+}
+
+#[test]
+fn a_shorter_context_is_obeyed_on_every_route() {
+    let fox = "Tell me a story about a brave fox.";
+    let ask = |path: &str, n: Value| {
+        let body = json!({"messages": [{"role": "user", "content": fox}], "prompt": fox,
+            "input": fox, "temperature": 0, "max_tokens": 200, "options": {"num_ctx": n}});
+        let fields: &[&str] = match path {
+            CHAT => &["messages", "max_tokens"],
+            "/v1/completions" => &["prompt", "max_tokens"],
+            _ => &["input"],
+        };
+        let kept = body.as_object().unwrap().iter().filter(|(name, _)| {
+            fields.contains(&name.as_str()) || ["temperature", "options"].contains(&name.as_str())
+        });
+        post(shared(), path, &kept.map(|(k, v)| (k.clone(), v.clone())).collect())
+    };
+    for path in [CHAT, "/v1/completions", "/v1/responses"] {
+        let usage = ask(path, 40.into()).json()["usage"].clone();
+        assert_eq!(usage["total_tokens"], 40, "{path}: {usage}");
+        let refused = ask(path, 5.into());
+        assert_eq!(refused.error("code"), "context_length_exceeded", "{path}");
+        assert_eq!(refused.error("n_ctx"), 5);
+        let longer = ask(path, 100_000.into());
+        assert_eq!(longer.status, 200, "{path}: {}", longer.text());
+        assert!(longer.json()["warnings"].to_string().contains("1024"), "{}", longer.text());
+        assert_eq!(ask(path, 0.into()).error("param"), "options.num_ctx");
+    }
+    let body = with(story(1), json!({"options": {"temperature": 1}}));
+    assert_eq!(post(shared(), CHAT, &body).error("param"), "options.temperature");
+}
+
 #[test]
 fn tokens_come_and_go() {
     let at = shared();

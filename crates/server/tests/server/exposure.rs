@@ -71,7 +71,7 @@ fn x2_every_route_needs_a_key() {
     for (path, methods) in api["paths"].as_object().unwrap() {
         for method in methods.as_object().unwrap().keys() {
             let method = method.to_uppercase();
-            let path = path.replace("{id}", "x");
+            let path = path.replace("{id}", "x").replace("{owner}", "y");
             let call = |headers: &[(&str, &str)]| {
                 exchange(server.at, &request(&method, &path, headers, b"{}"))
             };
@@ -89,6 +89,9 @@ fn x2_every_route_needs_a_key() {
             expected(&call(&[("authorization", "sk-right")]));
             assert_ne!(call(&[("authorization", "Bearer sk-right")]).status, 401);
             assert_ne!(call(&[("x-api-key", "sk-other")]).status, 401);
+            // Anthropic's clients send two keys if they have a token of another server, too.
+            let both = [("authorization", "Bearer another"), ("x-api-key", "sk-other")];
+            assert_ne!(call(&both).status, 401);
             n += 1;
         }
     }
@@ -103,6 +106,40 @@ fn x2_every_route_needs_a_key() {
     let reply = get(server.at, "/v1/models");
     assert_eq!(reply.error("type"), "authentication_error");
     assert!(reply.header("www-authenticate").is_some());
+}
+
+#[test]
+fn the_root_is_a_page_for_people_and_a_word_for_programs() {
+    let ask = |at, method: &str, headers: &[(&str, &str)]| {
+        exchange(at, &request(method, "/", headers, b""))
+    };
+    let is_page = |reply: &Reply| {
+        reply.status == 200 && reply.header("content-type") == Some("text/html; charset=utf-8")
+    };
+    let at = shared();
+    for accept in ["text/html,application/xhtml+xml,*/*;q=0.8", "*/*"] {
+        assert!(is_page(&ask(at, "GET", &[("accept", accept)])), "{accept}");
+    }
+    for headers in [
+        vec![("accept", "application/json")],
+        vec![("accept", "text/plain")],
+        vec![("accept", "*/*"), ("user-agent", "ollama/0.13.0 (amd64 linux) Go/go1.25")],
+    ] {
+        let reply = ask(at, "GET", &headers);
+        assert_eq!(
+            (reply.status, reply.text().as_str()),
+            (200, "Ollama is running"),
+            "{headers:?}"
+        );
+    }
+    assert_eq!(ask(at, "HEAD", &[]).status, 200);
+    let posted = ask(at, "POST", &[]);
+    assert_eq!((posted.status, posted.header("allow")), (405, Some("GET,HEAD")));
+    // Ollama's own program asks this before everything else.
+    let bare = start(&Config { no_page: true, ..config() }, vec![source("pebble")]);
+    assert_eq!(ask(bare.at, "HEAD", &[]).status, 200);
+    assert_eq!(ask(bare.at, "GET", &[("accept", "text/html")]).text(), "Ollama is running");
+    assert_eq!(get(bare.at, "/app.js").status, 404);
 }
 
 #[test]

@@ -327,6 +327,11 @@ fn a_deadline_ends_a_request() {
     let reply = post(server.at, CHAT, &with(story(3), json!({"stream": true})));
     assert!(reply.status == 504 || reply.text().contains("deadline_exceeded"), "{}", reply.text());
     drop(held);
-    let after = post(server.at, CHAT, &with(story(3), json!({"stream": true})));
-    assert!(!streamed(&after).is_empty());
+    // A machine that is busy may need longer than that.
+    until("it answers", || {
+        let after = post(server.at, CHAT, &with(story(3), json!({"stream": true})));
+        after.status == 200
+            && !after.text().contains("deadline_exceeded")
+            && !streamed(&after).is_empty()
+    });
 }

@@ -16,6 +16,7 @@ mod models;
 mod ollama;
 mod requests;
 mod responses;
+mod rows;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};

@@ -101,6 +101,17 @@ fn a_model_that_can_not_be_loaded_is_said_so_and_tried_again() {
 }
 
 #[test]
+fn a_name_with_a_slash_is_found_as_it_is_and_encoded() {
+    let server = start(&Config { lazy: true, ..config() }, vec![source("google/gemma:q4_0")]);
+    for path in ["google/gemma:q4_0", "google%2Fgemma%3Aq4_0"] {
+        let found = get(server.at, &format!("/v1/models/{path}"));
+        assert_eq!(found.json()["id"], "google/gemma:q4_0", "{path}: {}", found.text());
+    }
+    assert_eq!(get(server.at, "/v1/models/google/other").error("code"), "model_not_found");
+    assert_eq!(get(server.at, "/v1/models/a/b/c").status, 404);
+}
+
+#[test]
 fn models_are_objects_that_both_vendors_clients_take() {
     let server = start(&config(), vec![source("one"), source("two")]);
     let list = get(server.at, "/v1/models").json();

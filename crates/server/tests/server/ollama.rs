@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::client::{Reply, get, post};
+use crate::client::{Reply, exchange, get, post, request};
 use crate::{config, shared, source, start, until, with};
 
 fn chat(more: Value) -> Reply {
@@ -209,7 +209,9 @@ fn images_are_seen() {
 fn a_model_is_loaded_and_let_go_without_a_question() {
     let server = start(&config(), vec![source("pebble")]);
     let ask = |body: Value| fine(&post(server.at, "/api/generate", &body));
+    // The second is as Ollama's own program writes it.
     assert_eq!(ask(json!({"model": "pebble", "keep_alive": "10m"}))["done_reason"], "load");
+    assert_eq!(ask(json!({"model": "pebble", "keep_alive": "10m0s"}))["done_reason"], "load");
     let loaded = fine(&get(server.at, "/api/ps"));
     assert!(loaded["models"][0]["expires_at"].as_str().unwrap() < "9999", "{loaded}");
     assert_eq!(ask(json!({"model": "pebble", "keep_alive": -1}))["done_reason"], "load");
@@ -221,6 +223,28 @@ fn a_model_is_loaded_and_let_go_without_a_question() {
     });
     let body = json!({"model": "pebble", "messages": [], "keep_alive": "soon"});
     assert_eq!(post(server.at, "/api/chat", &body).status, 400);
+}
+
+#[test]
+fn a_model_that_is_served_is_pulled_and_no_other_thing_is_done() {
+    let pull = |body: Value| post(shared(), "/api/pull", &body);
+    assert_eq!(lines(&pull(json!({"model": "pebble"}))), [json!({"status": "success"})]);
+    let whole = pull(json!({"name": "pebble:latest", "stream": false, "insecure": false}));
+    assert_eq!(fine(&whole)["status"], "success");
+    let other = pull(json!({"model": "gemma3"}));
+    assert_eq!(other.status, 404);
+    let said = other.json()["error"].as_str().unwrap().to_string();
+    assert!(said.contains("gemma3") && said.contains("lapidary serve"), "{said}");
+    for (method, path) in [
+        ("POST", "/api/push"),
+        ("POST", "/api/create"),
+        ("POST", "/api/copy"),
+        ("DELETE", "/api/delete"),
+    ] {
+        let reply = exchange(shared(), &request(method, path, &[], b"{\"model\":\"pebble\"}"));
+        assert_eq!(reply.status, 400, "{path}");
+        assert!(reply.json()["error"].as_str().unwrap().contains("lapidary serve"), "{path}");
+    }
 }
 
 #[test]

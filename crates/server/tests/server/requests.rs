@@ -79,8 +79,8 @@ fn r01_a_malformed_history_is_refused_by_the_message() {
 fn r01_what_is_too_long_or_too_slow_is_refused() {
     let mut config = config();
     config.limits.body_bytes = 10_000;
-    config.limits.body_seconds = 1;
-    config.limits.header_seconds = 1;
+    config.limits.body_seconds = 2;
+    config.limits.header_seconds = 2;
     let server = start(&config, vec![source("pebble")]);
     let long = [("content-length", "1000000000")];
     let reply = exchange(server.at, &request("POST", CHAT, &long, b""));

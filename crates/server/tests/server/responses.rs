@@ -171,6 +171,91 @@ fn a_response_goes_on_from_another_of_the_same_key() {
     );
 }
 
+/// As the AI SDK writes what it was answered: by its ids.
+#[test]
+fn items_are_referred_to_by_their_ids() {
+    let config = Config { api_key: vec!["one".into(), "two".into()], ..config() };
+    let server = start(&config, vec![source("pebble")]);
+    let question = json!({"role": "user", "content": "What is the weather in Paris?"});
+    let with_tool = |input: Value| with(ask(input), json!({"tools": [tool()]}));
+    let called = post_as(server.at, PATH, "one", &with_tool(json!([question]))).json();
+    let call = called["output"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(call["type"], "function_call", "{called}");
+    let result = json!({"type": "function_call_output", "call_id": call["call_id"],
+        "output": "sunny, 20 degrees"});
+    let whole = json!([question, call, result]);
+    let named = json!([question, {"type": "item_reference", "id": call["id"]}, result]);
+    let whole = post_as(server.at, PATH, "one", &with_tool(whole)).json();
+    let by_name = post_as(server.at, PATH, "one", &with_tool(named.clone())).json();
+    assert_eq!(text(&by_name), text(&whole));
+    assert_eq!(by_name["usage"]["input_tokens"], whole["usage"]["input_tokens"]);
+    // Nobody else's, and none that was not kept.
+    let other = post_as(server.at, PATH, "two", &with_tool(named));
+    assert_eq!((other.status, other.error("param")), (404, "input[1].id".into()));
+    let unkept = with(with_tool(json!([question])), json!({"store": false}));
+    let unkept = post_as(server.at, PATH, "one", &unkept).json();
+    let id = unkept["output"].as_array().unwrap().last().unwrap()["id"].clone();
+    let named = json!([question, {"type": "item_reference", "id": id}, result]);
+    assert_eq!(post_as(server.at, PATH, "one", &with_tool(named)).status, 404);
+}
+
+/// What Codex sends with every request.
+#[test]
+fn coding_agents_are_understood() {
+    let message = |role: &str, text: &str| json!({"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]});
+    let reasoned = json!({"type": "reasoning", "id": "rs_1", "content": null, "encrypted_content": null,
+        "summary": [{"type": "summary_text", "text": "hm"}]});
+    let call = json!({"type": "function_call", "id": "fc_1", "call_id": "c", "name": "get_weather",
+        "arguments": "{\"city\":\"Paris\"}", "status": null});
+    let output = json!({"type": "function_call_output", "call_id": "c",
+        "output": [{"type": "input_text", "text": "sunny, 20 degrees"}]});
+    let mut function = tool();
+    function["strict"] = false.into();
+    let body = with(
+        ask(json!([
+            message("developer", "Be brief."),
+            message("user", "<environment_context>"),
+            message("user", "What is the weather in Paris?"),
+            reasoned,
+            call,
+            output
+        ])),
+        json!({"instructions": "You are a coding agent.", "store": false, "tool_choice": "auto",
+            "parallel_tool_calls": false, "include": ["reasoning.encrypted_content"],
+            "reasoning": {"effort": "medium", "summary": "auto"}, "text": {"verbosity": null},
+            "prompt_cache_key": "x", "client_metadata": {"session": "x"}, "service_tier": null,
+            "tools": [function, {"type": "web_search", "external_web_access": false},
+                {"type": "custom", "name": "apply_patch", "format": {"type": "grammar"}},
+                {"type": "local_shell"}, {"type": "namespace", "name": "x", "tools": []}]}),
+    );
+    let reply = post(shared(), PATH, &body);
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let warnings = reply.json()["warnings"].as_array().unwrap().len();
+    assert_eq!(warnings, 4, "{}", reply.text());
+    let events = post(shared(), PATH, &with(body, json!({"stream": true}))).events();
+    assert!(events.last().unwrap()["type"].as_str().unwrap().starts_with("response."));
+    assert_eq!(
+        events.last().unwrap()["response"]["output"][0]["type"],
+        reply.json()["output"][0]["type"]
+    );
+}
+
+#[test]
+fn items_of_other_servers_are_read_or_left_out_with_a_warning() {
+    let user = |text: &str| json!({"role": "user", "content": text});
+    let searched = json!({"type": "web_search_call", "id": "ws_1", "status": "completed"});
+    let custom = json!({"type": "custom_tool_call", "call_id": "c", "name": "apply_patch",
+        "input": "*** Begin Patch"});
+    let output = json!({"type": "custom_tool_call_output", "call_id": "c", "output": "done"});
+    let input = json!([user("Hi"), searched, custom, output, user("Hello!")]);
+    let reply = post(shared(), PATH, &with(ask(input), json!({"store": false})));
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert!(reply.json()["warnings"].to_string().contains("input[1]"), "{}", reply.text());
+    let lost =
+        json!([user("Hi"), {"type": "custom_tool_call_output", "call_id": "c", "output": "x"}]);
+    assert_eq!(post(shared(), PATH, &ask(lost)).error("param"), "input[1]");
+}
+
 #[test]
 fn instructions_are_those_of_one_request() {
     let body = with(ask("Hi".into()), json!({"instructions": "You are a fox."}));
@@ -206,7 +291,7 @@ fn what_is_not_done_is_refused_by_name() {
         assert_eq!((reply.status, reply.error("param")), (400, param.into()), "{}", reply.text());
     }
     let items = [
-        (json!([{"type": "item_reference", "id": "x"}]), "input[0].type"),
+        (json!([{"type": "local_shell_call", "id": "x"}]), "input[0].type"),
         (json!([{"role": "king", "content": "x"}]), "input[0].role"),
         (json!([{"role": "user", "content": 5}]), "input[0].content"),
         (

@@ -93,6 +93,10 @@ pub(super) fn kinds<'a>(members: &'a Map<String, Value>, at: &str) -> Result<Vec
     })
 }
 
+/// What a number of a call is within, whatever its schema says: longer ones lose their last digits where
+/// calls are read, and are then no multiple of what they were.
+const MOST: i64 = 999_999_999_999_999_999;
+
 pub(super) fn number(members: &Map<String, Value>, kind: &str) -> String {
     let bounds = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
     let mut schema = Map::new();
@@ -103,6 +107,15 @@ pub(super) fn number(members: &Map<String, Value>, kind: &str) -> String {
     }
     if schema.is_empty() {
         return if kind == "integer" { "INTEGER" } else { "NUMBER" }.to_string();
+    }
+    let given = |keywords: [&str; 2]| keywords.iter().find_map(|k| schema.get(*k)?.as_f64());
+    let low = given(["minimum", "exclusiveMinimum"]);
+    let high = given(["maximum", "exclusiveMaximum"]);
+    if low.is_none() && high.is_none_or(|high| high > -(MOST as f64)) {
+        schema.insert("minimum".into(), (-MOST).into());
+    }
+    if high.is_none() && low.is_none_or(|low| low < MOST as f64) {
+        schema.insert("maximum".into(), MOST.into());
     }
     schema.insert("type".into(), kind.into());
     schema.insert("x-guidance".into(), json!({"whitespace_flexible": false}));

@@ -381,7 +381,12 @@ fn unsupported_keywords_are_named() {
 fn the_rest_of_json_schema_in_braces() {
     let lab = lab();
     let q = |s: &str| format!("<bos>call:f{}<s>", s.replace('\'', "<pad>"));
-    let cases: [(Value, &[&str], &[&str]); 10] = [
+    let (long, longer) =
+        (format!("{{a:-{}}}", "5".repeat(40)), format!("{{a:{}}}", "5".repeat(40)));
+    let cases: [(Value, &[&str], &[&str]); 12] = [
+        // Longer numbers would be read as others.
+        (json!({"type": "integer", "maximum": -990, "multipleOf": 5}), &["{a:-995}"], &[&long]),
+        (json!({"type": "number", "minimum": 7}), &["{a:7.5}", "{a:700000}"], &[&longer]),
         (json!({"type": ["string", "null"]}), &["{a:''}", "{a:null}"], &["{a:1}", "{}"]),
         (json!({"type": "string", "nullable": true}), &["{a:'x'}", "{a:null}"], &["{a:1}"]),
         (json!({}), &["{a:1}", "{a:[{b:'x'},[]]}", "{a:{}}"], &["{a:x}"]),

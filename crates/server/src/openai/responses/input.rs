@@ -1,7 +1,7 @@
 //! Items of a request, as messages.
 
 use lapidary::{Message, Part, ToolCall};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::super::messages;
 use crate::service::{Failure, Result, new_id};
@@ -13,7 +13,22 @@ pub(super) struct Given {
     pub from: Vec<usize>,
     /// The items, as they are told again.
     pub items: Vec<Value>,
+    /// What was left out.
+    pub warnings: Vec<String>,
 }
+
+/// What OpenAI's servers did for a model. It is no part of what was said.
+const HOSTED: &[&str] = &[
+    "code_interpreter_call",
+    "computer_call",
+    "computer_call_output",
+    "file_search_call",
+    "image_generation_call",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "mcp_list_tools",
+    "web_search_call",
+];
 
 impl Given {
     /// Checks that results answer calls and calls have results; `before` is what went before.
@@ -34,23 +49,51 @@ impl Given {
     }
 }
 
-/// Messages of what is given: a text, or items.
-pub(super) fn read(given: &Value) -> Result<Given> {
+/// Messages of what is given: a text, or items. `kept` finds an item that was answered before.
+pub(super) fn read(given: &Value, kept: &dyn Fn(&str) -> Option<Value>) -> Result<Given> {
     let items = match given {
         Value::String(text) => {
             let part = json!({"type": "input_text", "text": text});
             vec![json!({"type": "message", "role": "user", "content": [part]})]
         }
-        Value::Array(items) => items.clone(),
+        Value::Array(items) => {
+            let items = items.iter().enumerate();
+            items.map(|(i, item)| resolved(item, i, kept)).collect::<Result<_>>()?
+        }
         _ => return Err(Failure::param("input", "this is a text, or a list of items")),
     };
     let mut all = Messages::default();
+    let mut warnings = Vec::new();
     for (i, item) in items.iter().enumerate() {
+        let kind = item.get("type").and_then(Value::as_str).unwrap_or_default();
+        if HOSTED.contains(&kind) {
+            warnings.push(format!("input[{i}] of the type `{kind}` was left out"));
+            continue;
+        }
         all.take(item, &format!("input[{i}]"))?;
         all.from.resize(all.done.len(), i);
     }
     let items = items.into_iter().map(named).collect();
-    Ok(Given { messages: all.done, from: all.from, items })
+    Ok(Given { messages: all.done, from: all.from, items, warnings })
+}
+
+/// An item, or the one that it refers to.
+fn resolved(item: &Value, i: usize, kept: &dyn Fn(&str) -> Option<Value>) -> Result<Value> {
+    let kind = item.get("type").filter(|kind| !kind.is_null());
+    // A reference is known by its id alone, too.
+    let is_bare = kind.is_none() && item.get("role").is_none() && item.get("id").is_some();
+    if kind.is_none_or(|kind| kind != "item_reference") && !is_bare {
+        return Ok(item.clone());
+    }
+    let at = format!("input[{i}].id");
+    let Some(id) = item.get("id").and_then(Value::as_str) else {
+        return Err(Failure::param(at, "this is the id of an item"));
+    };
+    kept(id).ok_or_else(|| {
+        let id: String = id.chars().take(100).collect();
+        let what = format!("there is no item `{id}`; it was not stored, or it is forgotten");
+        Failure::not_found(what).at(at)
+    })
 }
 
 /// An item as it is told again: with all fields that strict clients look for.
@@ -96,16 +139,22 @@ impl Messages {
         };
         match fields.get("type").and_then(Value::as_str).unwrap_or("message") {
             "message" => self.message(item, at),
-            "function_call" => {
-                let arguments = fields.get("arguments");
-                let arguments = messages::object(arguments, &format!("{at}.arguments"))?;
+            kind @ ("function_call" | "custom_tool_call") => {
+                let arguments = match kind {
+                    "function_call" => {
+                        let arguments = fields.get("arguments");
+                        messages::object(arguments, &format!("{at}.arguments"))?
+                    }
+                    // A call of a tool that takes text, from a conversation with another model.
+                    _ => Map::from_iter([("input".to_string(), text("input")?.into())]),
+                };
                 let (id, name) = (text("call_id")?.to_string(), text("name")?.to_string());
                 let message = self.assistant();
                 let index = message.tool_calls.len();
                 message.tool_calls.push(ToolCall { index, id, name, arguments });
                 Ok(())
             }
-            "function_call_output" => {
+            "function_call_output" | "custom_tool_call_output" => {
                 let mut message = Message::new("tool");
                 message.tool_call_id = Some(text("call_id")?.to_string());
                 message.parts = content(fields.get("output"), "tool", &format!("{at}.output"))?;

@@ -9,13 +9,14 @@ use std::sync::Arc;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::store::{Stored, size};
 use crate::app::App;
-use crate::http::{Caller, Json, PING, events, tell, whole};
-use crate::service::{Failure, Result, Scope};
+use crate::http::{Caller, Json, PING, events, read_json, tell, whole};
+use crate::service::{Failure, Limits, Result, Scope};
 use items::Made;
 pub use request::ResponseRequest;
 use request::{Kept, renamed};
@@ -32,7 +33,7 @@ struct Keeper {
 
 struct Asked {
     messages: Vec<lapidary::Message>,
-    input: Vec<Value>,
+    input: Box<str>,
     bytes: usize,
 }
 
@@ -46,10 +47,15 @@ impl Keeper {
             messages.push(message);
         }
         let bytes = asked.bytes + 2 * size(response);
-        let (response, input) = (response.clone(), asked.input.clone());
+        let (response, input) = (response.to_string().into(), asked.input.clone());
         let stored = Stored { messages, response, input, bytes };
         self.app.responses().put(self.scope, id, stored);
     }
+}
+
+/// Reads and checks a body as the route does, without a model.
+pub fn check_responses(body: &[u8], limits: &Limits) -> Result<()> {
+    read_json::<ResponseRequest>(body)?.wanted(None, &|_| None)?.0.check(limits)
 }
 
 /// Answers a conversation.
@@ -69,18 +75,21 @@ pub async fn responses(
         Some(id) => Some(app.responses().get(caller.scope, id).ok_or_else(|| no_response(id))?),
         None => None,
     };
-    let (wanted, mut shape, kept) = asked.wanted(before.as_ref())?;
+    let item = |id: &str| app.responses().item(caller.scope, id);
+    let (wanted, mut shape, kept) = asked.wanted(before.as_ref(), &item)?;
     wanted.check(app.limits()).map_err(renamed)?;
     let lease = app.lease(asked.model.as_deref()).await?;
     shape.model = lease.entry().name().to_string();
     shape.warnings.extend(super::chat::no_thoughts(&wanted, &lease));
+    shape.warnings.extend(super::fields::short_context(&wanted, &lease));
     let keeper = Keeper {
         app: app.clone(),
         scope: caller.scope,
         asked: shape.stores.then(|| {
             let Kept { messages, items } = kept;
             let bytes = before.map_or(0, |b| b.bytes) + items.iter().map(size).sum::<usize>() * 2;
-            Arc::new(Asked { messages, input: items, bytes })
+            let input = Value::Array(items).to_string().into();
+            Arc::new(Asked { messages, input, bytes })
         }),
     };
     let grows = wanted.holds_calls();
@@ -127,7 +136,9 @@ pub async fn response(
     caller: Caller,
     id: std::result::Result<Path<String>, PathRejection>,
 ) -> Result<Response> {
-    Ok(axum::Json(found(&app, &caller, id)?.1.response).into_response())
+    let (_, stored) = found(&app, &caller, id)?;
+    let kind = [(header::CONTENT_TYPE, "application/json")];
+    Ok((kind, stored.response.into_string()).into_response())
 }
 
 /// Forgets an answer that was kept.
@@ -150,11 +161,13 @@ pub async fn response_input(
     id: std::result::Result<Path<String>, PathRejection>,
 ) -> Result<Response> {
     let (_, stored) = found(&app, &caller, id)?;
+    let items: Vec<Value> = serde_json::from_str(&stored.input)
+        .map_err(|e| Failure::internal(format!("a stored response: {e}")))?;
     let id = |item: Option<&Value>| item.and_then(|i| i.get("id").cloned());
-    let (first, last) = (id(stored.input.first()), id(stored.input.last()));
+    let (first, last) = (id(items.first()), id(items.last()));
     Ok(axum::Json(json!({
         "object": "list",
-        "data": stored.input,
+        "data": items,
         "first_id": first,
         "last_id": last,
         "has_more": false,
@@ -173,7 +186,8 @@ pub async fn response_tokens(
         Some(id) => Some(app.responses().get(caller.scope, id).ok_or_else(|| no_response(id))?),
         None => None,
     };
-    let (wanted, _, _) = asked.wanted(before.as_ref())?;
+    let item = |id: &str| app.responses().item(caller.scope, id);
+    let (wanted, _, _) = asked.wanted(before.as_ref(), &item)?;
     wanted.check(app.limits()).map_err(renamed)?;
     let entry = app.find(asked.model.as_deref())?.clone();
     app.prepare(move || {

@@ -81,7 +81,7 @@ pub struct ResponseRequest {
 }
 
 /// Fields of this route that change nothing about an answer here.
-const HARMLESS: &[&str] = &["max_tool_calls", "stream_options"];
+const HARMLESS: &[&str] = &["client_metadata", "max_tool_calls", "stream_options"];
 
 /// What a response says of its request.
 #[derive(Clone, Debug)]
@@ -114,7 +114,13 @@ pub(super) fn renamed(failure: Failure) -> Failure {
 
 impl ResponseRequest {
     /// What it wants, what its response will say of that, and what is kept of it.
-    pub(super) fn wanted(&mut self, before: Option<&Stored>) -> Result<(Wanted, Shape, Kept)> {
+    /// `item` finds one that was answered before.
+    pub(super) fn wanted(
+        &mut self,
+        before: Option<&Stored>,
+        item: &dyn Fn(&str) -> Option<Value>,
+    ) -> Result<(Wanted, Shape, Kept)> {
+        let context = fields::context(&mut self.rest)?;
         self.check()?;
         let sampling = SamplingFields {
             temperature: self.temperature,
@@ -128,7 +134,7 @@ impl ResponseRequest {
         };
         let sampling = sampling.sampling()?;
         let given = self.tools.take().unwrap_or_default();
-        let (mut functions, warnings) = tools::functions(&given, true)?;
+        let (mut functions, mut warnings) = tools::functions(&given, true)?;
         let tool_choice = tools::choice(self.tool_choice.as_ref(), &mut functions)?;
         let format = self.text.as_ref().and_then(|text| text.get("format"));
         let format = format.filter(|f| !f.is_null()).map(chat::format).transpose();
@@ -140,7 +146,8 @@ impl ResponseRequest {
             Some(_) => return Err(Failure::param("reasoning.effort", "this is a string")),
         };
         let missing = || Failure::param("input", "there is no `input`");
-        let given_input = input::read(self.input.as_ref().ok_or_else(missing)?)?;
+        let given_input = input::read(self.input.as_ref().ok_or_else(missing)?, item)?;
+        warnings.extend(given_input.warnings.iter().cloned());
         let mut history = before.map(|b| b.messages.clone()).unwrap_or_default();
         given_input.check(&history)?;
         history.extend(given_input.messages);
@@ -161,6 +168,7 @@ impl ResponseRequest {
         };
         let mut wanted = Wanted::new(Input::Chat(Box::new(chat)));
         wanted.sampling = sampling;
+        wanted.context = context;
         wanted.max_tokens = fields::whole("max_output_tokens", self.max_output_tokens)?;
         let top = fields::whole("top_logprobs", self.top_logprobs)?;
         let include = self.include.as_deref().unwrap_or_default();
