@@ -16,7 +16,7 @@ use crate::model;
 pub fn run(args: &InspectArgs) -> Result<()> {
     let model = model::open(&args.model)?;
     let program = model.program();
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::screen::out();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &as_json(program)?)?;
         writeln!(out)?;
