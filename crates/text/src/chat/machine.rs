@@ -543,7 +543,10 @@ impl<'t> Machine<'t> {
 
 /// The entries of a list.
 fn entries(list: &Value) -> &[Value] {
-    list.downcast_object_ref::<List>().map_or(&[], |list| &list.items)
+    match list.downcast_object_ref::<List>() {
+        Some(list) => &list.items,
+        None => &[],
+    }
 }
 
 fn line(statement: &Stmt<'_>) -> Option<u32> {
