@@ -396,3 +396,34 @@ fn f22_what_stands_at_the_output_path_is_never_lost() {
     );
     assert_eq!(mode & 0o777, 0o640);
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn f13_a_file_that_is_cut_short_while_it_is_in_use_ends_with_a_sentence() {
+    use std::io::{BufRead, BufReader, Read, Write};
+    let dir = temp();
+    let model = dir.path().join("model.gguf");
+    let ask = |more: &[&str]| {
+        fs::copy(gguf(), &model).expect("copied");
+        let mut command = lapidary("chat");
+        command.arg(&model).args(["--backend", "reference", "-n", "1"]).args(more);
+        let mut child = command.stdin(std::process::Stdio::piped()).spawn().expect("it starts");
+        let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+        let mut said = String::new();
+        while !said.contains("running on") {
+            assert!(stderr.read_line(&mut said).expect("it speaks") > 0, "{said}");
+        }
+        // The reference reads weights when it computes with them.
+        fs::OpenOptions::new().write(true).open(&model).and_then(|f| f.set_len(0)).expect("cut");
+        let mut stdin = child.stdin.take().expect("a pipe");
+        stdin.write_all(b"hi\n").expect("written");
+        drop(stdin);
+        stderr.read_to_string(&mut said).expect("it speaks");
+        (child.wait().expect("it ends").code(), said)
+    };
+    let (code, said) = ask(&[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert_eq!(said.matches("error: a file that is in use was cut short").count(), 1, "{said}");
+    let (code, said) = ask(&["--no-mmap"]);
+    assert_eq!(code, Some(0), "{said}");
+}
