@@ -77,7 +77,9 @@ impl Meter {
         let made = bytes.saturating_mul(entries.saturating_add(16));
         #[cfg(not(target_family = "wasm"))]
         let until = {
-            let scaled = (bytes / 512).saturating_add(entries).min(20_000);
+            // Some templates look back over all messages at each one.
+            let back = entries.saturating_mul(entries) / 200;
+            let scaled = (bytes / 512).saturating_add(entries).saturating_add(back).min(20_000);
             std::time::Duration::from_millis(800 + scaled as u64)
         };
         Meter {
