@@ -18,6 +18,7 @@ use crate::interrupt::Interrupt;
 use crate::media;
 use crate::model;
 use crate::run::statistics;
+use crate::screen;
 use crate::show::Shown;
 use crate::target;
 use crate::tell::tell;
@@ -49,7 +50,7 @@ pub fn run(args: &ChatArgs) -> Result<()> {
     }
     let mut lines = Lines::new()?;
     if lines.interactive {
-        tell(format_args!("{} · /help lists commands", model.name()));
+        tell(format_args!("{} · /help lists commands", screen::name(model.name())));
     }
     while let Some(line) = lines.next()? {
         match chat.line(&line) {

@@ -10,7 +10,7 @@ use lapidary::program::{Method, ValueType, method};
 use serde_json::{Value, json};
 
 use crate::args::InspectArgs;
-use crate::model;
+use crate::{model, screen};
 
 /// Prints what a model is.
 pub fn run(args: &InspectArgs) -> Result<()> {
@@ -106,7 +106,8 @@ fn as_text(program: &Program) -> Result<String> {
     let mut line = |text: String| {
         let _ = writeln!(s, "{text}");
     };
-    line(format!("{} ({}), made by {}", meta.name, meta.architecture, meta.made_by));
+    let [name, made_by] = [&meta.name, &meta.made_by].map(|text| screen::name(text));
+    line(format!("{name} ({}), made by {made_by}", meta.architecture));
     line(format!(
         "{} parameters, {} of weights, vocabulary {}, context {}",
         count(program.n_params()),

@@ -42,7 +42,7 @@ fn is_prompt(words: &str) -> bool {
     let like_a_path = words.contains(['/', '\\']) && !has_spaces;
     let is_name = words == PEBBLE || is_nearly(words, PEBBLE);
     !words.is_empty()
-        && !(starts_as_path && !has_spaces)
+        && !starts_as_path
         && !like_a_path
         && !is_name
         && !ENDINGS.iter().any(|ending| lower.ends_with(ending))
@@ -67,7 +67,7 @@ pub fn not_there(path: &Path) -> String {
 fn is_nearly(word: &str, other: &str) -> bool {
     let (a, b): (Vec<char>, Vec<char>) =
         (word.to_lowercase().chars().collect(), other.chars().collect());
-    if a.len().abs_diff(b.len()) > 2 || a.iter().collect::<String>() == other && word == other {
+    if a.len().abs_diff(b.len()) > 2 {
         return false;
     }
     let mut row: Vec<usize> = (0..=b.len()).collect();
