@@ -36,7 +36,7 @@ impl<'t> Machine<'t> {
                 return Ok(Value::from(out));
             }
             "trim" => return self.trim(&value, args),
-            "tojson" => return self.to_json(&value, args),
+            "tojson" => return self.json_text(&value, args),
             "list" => {
                 let items = self.items(&value)?;
                 return self.meter.list(items, false);
@@ -232,7 +232,7 @@ impl<'t> Machine<'t> {
         }))
     }
 
-    fn to_json(&mut self, value: &Value, args: Args<'t>) -> Run<Value> {
+    fn json_text(&mut self, value: &Value, args: Args<'t>) -> Run<Value> {
         let mut indent = args.plain.first().cloned();
         for (name, value) in args.named {
             match &*name {

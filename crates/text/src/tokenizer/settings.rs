@@ -1,6 +1,6 @@
 //! How text is normalised and split, and how tokens become text again.
 //!
-//! A file may say this in many ways. Gemma's say it in few, and only those are known here: anything
+//! A file may say this in many ways. The families that run here say it in few, and only those are known: anything
 //! else is refused by its name, since a tokenizer that is nearly right gives a model that is nearly
 //! right. Nothing here panics, and nothing makes much more text than it was given.
 
@@ -18,7 +18,7 @@ const MAX_STEPS: usize = 16;
 /// The longest text that a step puts in.
 const MAX_CONTENT: usize = 256;
 
-/// How much longer a text may become by one step: a space becomes three bytes in Gemma's.
+/// How much longer a text may become by one step: a space becomes three bytes.
 const MAX_GROWTH: usize = 4;
 
 /// The parts as the file says them.
@@ -201,7 +201,9 @@ fn kind<'a>(part: &str, value: &'a Value) -> Result<&'a str> {
 
 fn unknown(part: &str, what: &str, known: &str) -> Error {
     let what: String = what.chars().take(40).collect();
-    invalid(format!("its {part} uses `{what}`, which no Gemma does; known are {known}"))
+    invalid(format!(
+        "its {part} uses `{what}`, which no model that is known here does; it may be {known}"
+    ))
 }
 
 /// The steps of a part: a `Sequence` of them, in sequences of sequences too, or one.
