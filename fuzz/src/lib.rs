@@ -14,7 +14,10 @@ use lapidary_media::{Audio, Image, Limits as MediaLimits, Video};
 use lapidary_program::{FileBytes, lap};
 use lapidary_server::Limits;
 use lapidary_server::http::Out;
-use lapidary_text::{Answer, AnswerParser, Grammar, GrammarCompiler, Thinking, Tokenizer};
+use lapidary_text::{
+    Answer, AnswerParser, ChatInput, ChatTemplate, Grammar, GrammarCompiler, Message, Thinking,
+    TokenNames, Tokenizer,
+};
 use serde_json::Value;
 
 pub use graph::program_graph;
@@ -28,6 +31,8 @@ pub const TARGETS: &[Target] = &[
     ("gguf_open", gguf_open),
     ("config_json", config_json),
     ("tokenizer_json", tokenizer_json),
+    ("tokenizer_parts", tokenizer_parts),
+    ("chat_template", chat_template),
     ("answer_stream", answer_stream),
     ("json_schema", json_schema),
     ("image_decode", image_decode),
@@ -74,6 +79,41 @@ pub fn tokenizer_json(data: &[u8]) {
             decoder.push(id, &mut text);
         }
         decoder.flush(&mut text);
+    }
+}
+
+/// Loads a tokenizer that normalises, splits and decodes as the file says, and encodes a text.
+pub fn tokenizer_parts(data: &[u8]) {
+    static TOKENIZER: &[u8] = include_bytes!("../../crates/text/tests/data/tokenizer.json");
+    let Ok(parts) = serde_json::from_slice::<Value>(data) else { return };
+    let Ok(mut file) = serde_json::from_slice::<Value>(TOKENIZER) else { return };
+    for name in ["normalizer", "pre_tokenizer", "decoder"] {
+        file[name] = parts.get(name).cloned().unwrap_or_default();
+    }
+    let Ok(tokenizer) = Tokenizer::from_json(file.to_string().as_bytes(), 396) else { return };
+    for text in ["", " the  hell", "a\n\nb<br>c 🙂\u{0}ü", "   "] {
+        let Ok(ids) = tokenizer.encode_text(text) else { continue };
+        let whole = tokenizer.decode(&ids, false);
+        let mut pieces = String::new();
+        let mut decoder = tokenizer.stream(false);
+        ids.iter().for_each(|id| decoder.push(*id, &mut pieces));
+        decoder.flush(&mut pieces);
+        assert_eq!(whole, pieces);
+    }
+}
+
+/// Renders a conversation with a template.
+pub fn chat_template(data: &[u8]) {
+    let Ok(source) = std::str::from_utf8(data) else { return };
+    let Ok(template) = ChatTemplate::new(source, TokenNames::default()) else { return };
+    let messages = [
+        Message::new("system", "Be brief."),
+        Message::new("user", "Hi <turn|>"),
+        Message::new("assistant", "Yes?"),
+    ];
+    let input = ChatInput { messages: &messages, ..ChatInput::default() };
+    if let Ok(rendered) = template.render(&input, None) {
+        assert!(rendered.text().len() < 64 << 20);
     }
 }
 

@@ -4,6 +4,7 @@ mod aarch64;
 mod clients;
 mod cuda;
 mod deny;
+mod faults;
 mod gpu;
 mod packages;
 mod program;

@@ -8,7 +8,9 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use crate::program::Build;
-use crate::{aarch64, cargo, clients, cuda, deny, gpu, real_model, rooms, run, systems, tidy, web};
+use crate::{
+    aarch64, cargo, clients, cuda, deny, faults, gpu, real_model, rooms, run, systems, tidy, web,
+};
 
 /// Everything.
 pub fn full(root: &Path) -> Result<()> {
@@ -60,7 +62,7 @@ pub fn quick(root: &Path) -> Result<()> {
 
 /// The project's own rules.
 pub fn rules(root: &Path) -> Result<()> {
-    tidy::check(root).and_then(|()| rooms::check(root))
+    tidy::check(root).and_then(|()| rooms::check(root)).and_then(|()| faults::check(root))
 }
 
 fn format(root: &Path) -> Result<()> {

@@ -209,7 +209,7 @@ fn what_kernels_with_matrices_share_comes_in_multiples_of_16_bytes() {
 }
 
 #[test]
-fn no_kernel_shares_more_than_16_kib() {
+fn m3_no_kernel_shares_more_than_16_kib() {
     for shader in variants() {
         let (module, _) = parse(&shader);
         let mut layouter = naga::proc::Layouter::default();

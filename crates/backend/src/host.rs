@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_both_versions_are_found() {
+    fn m8_groups_of_both_versions_are_found() {
         let files = cgroup_files("4:cpu,memory:/docker/abc\n0::/user.slice\n");
         let limits: Vec<_> = files.iter().map(|[limit, _]| limit.as_str()).collect();
         assert_eq!(

@@ -16,7 +16,7 @@ use crate::{model, progress};
 
 /// Asks every backend the same, and lists where one parts from the first.
 pub fn run(args: &AgreeArgs) -> Result<()> {
-    let sets = Sets::read(&args.sets.dir, &args.set, Some(args.limit))?;
+    let sets = Sets::read(args.sets.dir.as_deref(), &args.set, Some(args.limit))?;
     if sets.questions.values().all(Vec::is_empty) {
         return Err(Usage("there is no question in these sets".into()).into());
     }
@@ -41,7 +41,7 @@ pub fn run(args: &AgreeArgs) -> Result<()> {
         }
         others.push((asked, differences));
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::screen::out();
     if args.sets.json {
         serde_json::to_writer_pretty(&mut out, &report(&base, &others, args.near_tie))
             .map_err(std::io::Error::from)?;

@@ -97,7 +97,7 @@ pub struct MediaArgs {
     #[arg(long)]
     pub pan_and_scan: bool,
     /// Frames per second, for a folder of images
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", value_parser = positive)]
     pub fps: Option<f64>,
     /// The order in which they were given.
     #[arg(skip)]
@@ -117,10 +117,37 @@ impl MediaArgs {
     }
 }
 
+/// Lets numbers below zero reach the checks of their range, which say what would be right.
+fn signed(command: clap::Command) -> clap::Command {
+    command
+        .mut_args(|arg| match arg.get_action().takes_values() {
+            true => arg.allow_negative_numbers(true),
+            false => arg,
+        })
+        .mut_subcommands(signed)
+}
+
+/// A number that is not below zero, and is one.
+fn magnitude(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if x.is_finite() && x >= 0.0 => Ok(x),
+        Ok(_) => Err("it must be a number from 0 on".into()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// The same, and not zero.
+fn positive(text: &str) -> Result<f64, String> {
+    match magnitude(text)? {
+        0.0 => Err("it must be more than 0".into()),
+        x => Ok(x),
+    }
+}
+
 impl Cli {
     /// What the user typed.
     pub fn read() -> Self {
-        let matches = Self::command().get_matches();
+        let matches = signed(Self::command()).get_matches();
         let mut cli = Self::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
         let media = match &mut cli.command {
             Command::Run(args) => Some(&mut args.media),
@@ -298,14 +325,15 @@ pub struct RunArgs {
 }
 
 const RUN_HELP: &str = "\
-A single argument is a model if it is one word or a path. If it has spaces and no slash,
-it is a prompt for the built-in model.
+A single argument is a model if there is such a file or folder, or if it is written like one.
+Anything else is a prompt for the built-in model. What is piped in along with a prompt comes after it.
 The name `pebble` always means the built-in model; write ./pebble for a folder of that name.
 
   lapidary run \"Tell me a story about a brave fox.\"
   lapidary run --image drawing.png \"Describe this image.\"
   lapidary run gemma-3-1b-it.gguf \"Why is the sky blue?\"
-  lapidary run -p hello";
+  lapidary run \"Summarise this:\" < report.txt
+  lapidary run -p pebble";
 
 #[derive(Debug, Args)]
 pub struct ChatArgs {
@@ -341,6 +369,9 @@ pub struct ChatArgs {
     /// Save the conversation when you leave, with its media and its computed state (FILE.kv)
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
+    /// Let --save overwrite a file other than the one that --resume names
+    #[arg(short, long, requires = "save")]
+    pub force: bool,
     /// Continue a saved conversation
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
@@ -432,8 +463,8 @@ pub struct VerifyArgs {
     #[command(flatten)]
     pub device: DeviceArgs,
     /// The largest difference that passes, as a fraction of the largest logit
-    #[arg(long, default_value_t = 1e-3, value_name = "X")]
-    pub tolerance: f32,
+    #[arg(long, default_value_t = 1e-3, value_name = "X", value_parser = magnitude)]
+    pub tolerance: f64,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -459,6 +490,9 @@ pub struct LogitsArgs {
     /// The safetensors file to write: `logits` [rows, vocab] f32, `greedy` [n] i64
     #[arg(short, long, value_name = "FILE.safetensors")]
     pub out: PathBuf,
+    /// Overwrite the file if it exists
+    #[arg(short, long)]
+    pub force: bool,
     /// Which rows to write
     #[arg(long, value_enum, default_value_t = Rows::All)]
     pub rows: Rows,

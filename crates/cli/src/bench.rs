@@ -100,7 +100,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         }
         tell(format_args!("note: {} done", test.name));
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::screen::out();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &rows).map_err(std::io::Error::from)?;
         writeln!(out)?;

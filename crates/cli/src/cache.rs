@@ -149,7 +149,7 @@ fn ls(args: &CacheLsArgs) -> Result<()> {
     let root = root();
     let found = root.as_deref().map(entries).unwrap_or_default();
     let total: u64 = found.iter().map(|e| e.size_bytes).sum();
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::screen::out();
     if args.json {
         let files: Vec<Value> = found.iter().map(Entry::as_json).collect();
         let report = json!({"root": root, "size_bytes": total, "files": files});
@@ -173,7 +173,7 @@ fn ls(args: &CacheLsArgs) -> Result<()> {
 
 fn prune(args: &CachePruneArgs) -> Result<()> {
     let found = root().as_deref().map(entries).unwrap_or_default();
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::screen::out();
     let (mut freed, mut n, mut failed) = (0u64, 0usize, None);
     for entry in found.iter().filter(|e| e.is_to_go(args)) {
         match fs::remove_file(&entry.path) {

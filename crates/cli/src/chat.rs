@@ -19,13 +19,18 @@ use crate::interrupt::Interrupt;
 use crate::media;
 use crate::model;
 use crate::run::statistics;
+use crate::screen;
 use crate::show::Shown;
+use crate::target;
 use crate::tell::tell;
 
 /// Talks until the user leaves.
 pub fn run(args: &ChatArgs) -> Result<()> {
     if let Some(url) = &args.url {
         return remote::run(args, url);
+    }
+    if let Some(path) = &args.save {
+        target::check(path, args.force || args.resume.as_ref() == Some(path))?;
     }
     let model = model::open(&args.model.drafting(&args.draft))?;
     model::need_template(&model)?;
@@ -58,7 +63,7 @@ pub fn run(args: &ChatArgs) -> Result<()> {
 fn talk(name: &str, mut take: impl FnMut(&str) -> Result<bool>) -> Result<()> {
     let mut lines = Lines::new()?;
     if lines.interactive {
-        tell(format_args!("{name} · /help lists commands"));
+        tell(format_args!("{} · /help lists commands", screen::name(name)));
     }
     while let Some(line) = lines.next()? {
         match take(&line) {
@@ -146,7 +151,11 @@ impl Chat {
             },
             Command::System(text) => self.system = text,
             Command::Show(kind, path) => self.show(kind, &path)?,
-            Command::Save(path) => self.save(&path)?,
+            Command::Save(path) => match target::check(&path, false) {
+                Err(_) if path.is_file() && may_overwrite(&path) => self.save(&path)?,
+                Err(e) => tell(format_args!("{e:#}")),
+                Ok(()) => self.save(&path)?,
+            },
             Command::Set(None) => tell(format_args!("{}", self.settings.show())),
             Command::Set(Some((name, value))) => {
                 let vocab_size = self.engine.metadata().vocab_size;
@@ -191,7 +200,8 @@ impl Chat {
             .system(self.system.clone().unwrap_or_default())
             .sampling(params.into())
             .max_tokens(max_tokens)
-            .thinking(think);
+            .thinking(think)
+            .progress(true);
         let answer = self.conversation.answer()?;
         let cancel = answer.cancel_token();
         self.interrupt.arm(move || cancel.cancel());
@@ -217,6 +227,18 @@ impl Chat {
         tell(format_args!("going on after {n} messages, {kept} tokens of them at hand"));
         Ok(())
     }
+}
+
+/// Asks whether a file may be overwritten; where nobody can answer, it may not.
+fn may_overwrite(path: &Path) -> bool {
+    if !std::io::stdin().is_terminal() {
+        return false;
+    }
+    tell(format_args!("{} is there already; overwrite it? [y/N]", path.display()));
+    let mut answer = String::new();
+    // Without an answer it stays.
+    let _ = std::io::stdin().read_line(&mut answer);
+    matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
 /// What the user types, whole texts at a time.

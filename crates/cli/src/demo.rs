@@ -48,7 +48,7 @@ pub fn run(args: &DemoArgs) -> Result<()> {
         }
     }
     let rows = rows(&items, &ran);
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::screen::out();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &rows).map_err(std::io::Error::from)?;
         writeln!(out)?;
@@ -72,7 +72,7 @@ fn ask(engine: &Engine, item: &Item, show: bool) -> Result<Answer> {
         None => Err(std::io::ErrorKind::NotFound.into()),
     };
     let prompt = prompt(engine, item, &images)?;
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::screen::out();
     let mut written: std::io::Result<()> = Ok(());
     if show {
         written = writeln!(out, "> {}", question(item));

@@ -48,7 +48,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
         "cache": {"root": cache, "size_bytes": cache_bytes},
         "backends": backends.into_iter().chain(absent).collect::<Vec<_>>(),
     });
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::screen::out();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &report)?;
         writeln!(out)?;

@@ -8,13 +8,13 @@ use lapidary_measure::perplexity;
 use serde_json::json;
 
 use crate::args::eval::PplArgs;
+use crate::input;
 use crate::model;
 use crate::progress;
-use crate::tokens::read_text;
 
 /// Prints the perplexity of a text.
 pub fn ppl(args: &PplArgs) -> Result<()> {
-    let text = read_text(&args.text.file)?;
+    let text = input::file(&args.text.file)?;
     let model = model::open(&args.model)?;
     model::need_tokenizer(&model)?;
     let say = args.device.backend == "auto";
@@ -28,7 +28,7 @@ pub fn ppl(args: &PplArgs) -> Result<()> {
     let result = perplexity(&mut runner, &tokens, window, &mut |done, all| bar.set(done, all))?;
     drop(bar);
     let took = start.elapsed().as_secs_f64();
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::screen::out();
     if args.json {
         let mut report = serde_json::to_value(result)?;
         report["window"] = json!(args.text.window);

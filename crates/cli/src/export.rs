@@ -1,6 +1,7 @@
 //! `lapidary export`.
 
 use anyhow::{Context, Result};
+use lapidary::program::out_file::OutFile;
 use lapidary::program::{blob, lap};
 use lapidary::{CancelToken, Load, Model, Precision, Towers};
 use lapidary_measure::golden;
@@ -17,11 +18,7 @@ const GOLDEN_CONTEXT: u32 = 64;
 
 /// Writes a `.lap` file.
 pub fn run(args: &ExportArgs) -> Result<()> {
-    target::check(&args.out)?;
-    if args.out.exists() && !args.force {
-        let what = format!("{} is there already; --force replaces it", args.out.display());
-        return Err(Usage(what).into());
-    }
+    target::check(&args.out, args.force)?;
     let model = under_recipe(args, subject(args)?)?;
     let mut program = (**model.program()).clone();
     // A vocabulary that can't be read is refused before the long work, not after it.
@@ -46,7 +43,9 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     let bar = progress::Bytes::new("writing");
     let cancel = CancelToken::new();
     cancel_on_interrupt(cancel.clone())?;
-    lap::write(&program, &args.out, &mut |done, all| {
+    let out = OutFile::create(&args.out, target::existing(args.force))
+        .with_context(|| format!("can't write {}", args.out.display()))?;
+    lap::write_file(&program, &args.out, out, &mut |done, all| {
         bar.set(done, all);
         !cancel.is_cancelled()
     })?;

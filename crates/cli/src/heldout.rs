@@ -14,16 +14,14 @@ use serde_json::{Value, json};
 use crate::args::ModelArgs;
 use crate::args::eval::{HeldoutArgs, SetArgs};
 use crate::exit::Usage;
-use crate::model;
-use crate::progress;
-use crate::tokens::read_text;
+use crate::{input, model, progress};
 
 /// Tokens of one window of a text, after the token that begins a sequence.
 const WINDOW: usize = 511;
 
 /// Asks a model, perhaps another one too, and prints how many answers are right.
 pub fn run(args: &HeldoutArgs) -> Result<()> {
-    let sets = Sets::read(&args.sets.dir, &args.set, args.limit)?;
+    let sets = Sets::read(args.sets.dir.as_deref(), &args.set, args.limit)?;
     let model = model::open(&args.model)?;
     let against = args
         .against
@@ -34,7 +32,7 @@ pub fn run(args: &HeldoutArgs) -> Result<()> {
     // Both may carry the same name, so the other goes by its path.
     let path = args.against.as_ref().map_or(String::new(), |path| path.display().to_string());
     let other = against.map(|model| measure(args, path, &model, &sets)).transpose()?;
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::screen::out();
     if args.sets.json {
         let mut report = found.report();
         if let Some(other) = &other {
@@ -54,51 +52,85 @@ pub fn run(args: &HeldoutArgs) -> Result<()> {
 pub struct Sets {
     pub questions: BTreeMap<String, Vec<Item>>,
     texts: BTreeMap<String, String>,
-    folder: PathBuf,
+    /// Where images are; without one, in the program itself.
+    folder: Option<PathBuf>,
     limit: usize,
 }
 
 impl Sets {
-    /// Reads the named ones, or all, cut to their first `limit` questions.
-    pub fn read(folder: &Path, names: &[String], limit: Option<u32>) -> Result<Self> {
+    /// Reads the named ones, or all, cut to their first `limit` questions: those in a folder, or the
+    /// project's own.
+    pub fn read(folder: Option<&Path>, names: &[String], limit: Option<u32>) -> Result<Self> {
+        let mut sets = Sets {
+            questions: BTreeMap::new(),
+            texts: BTreeMap::new(),
+            folder: folder.map(Path::to_path_buf),
+            limit: limit.map_or(usize::MAX, |n| n as usize),
+        };
+        let is_wanted = |name: &str| names.is_empty() || names.iter().any(|n| n == name);
+        match folder {
+            Some(folder) => sets.add_folder(folder, &is_wanted)?,
+            None => sets.add_own(&is_wanted)?,
+        }
+        let shown = folder.map_or("lapidary".to_string(), |f| f.display().to_string());
+        let known =
+            |name: &&String| sets.questions.contains_key(*name) || sets.texts.contains_key(*name);
+        if let Some(missing) = names.iter().find(|name| !known(name)) {
+            return Err(Usage(format!("there is no set {missing} in {shown}")).into());
+        }
+        if sets.questions.is_empty() && sets.texts.is_empty() {
+            return Err(Usage(format!("there are no sets in {shown}")).into());
+        }
+        Ok(sets)
+    }
+
+    fn add_folder(&mut self, folder: &Path, is_wanted: &dyn Fn(&str) -> bool) -> Result<()> {
         let entries = std::fs::read_dir(folder).with_context(|| {
-            let shown = folder.display();
-            format!(
-                "no held-out sets in {shown}; go to Lapidary's own folder, or name one by --dir"
-            )
+            format!("no held-out sets in {}; without --dir, there are some", folder.display())
         })?;
-        let limit = limit.map_or(usize::MAX, |n| n as usize);
-        let (mut questions, mut texts) = (BTreeMap::new(), BTreeMap::new());
         for entry in entries {
             let path = entry?.path();
             let Some(name) = path.file_stem().and_then(|n| n.to_str()) else { continue };
-            if !names.is_empty() && !names.iter().any(|n| n == name) {
+            if !is_wanted(name) {
                 continue;
             }
             match path.extension().and_then(|e| e.to_str()) {
-                Some("jsonl") => {
-                    let mut items = lapidary_heldout::read(&path)?;
-                    items.truncate(limit);
-                    questions.insert(name.to_string(), items);
-                }
-                Some("txt") => _ = texts.insert(name.to_string(), read_text(&path)?),
+                Some("jsonl") => self.add(name, lapidary_heldout::read(&path)?),
+                Some("txt") => _ = self.texts.insert(name.to_string(), input::file(&path)?),
                 _ => {}
             }
         }
-        let known = |name: &&String| questions.contains_key(*name) || texts.contains_key(*name);
-        if let Some(missing) = names.iter().find(|name| !known(name)) {
-            let what = format!("there is no set {missing} in {}", folder.display());
-            return Err(Usage(what).into());
+        Ok(())
+    }
+
+    fn add_own(&mut self, is_wanted: &dyn Fn(&str) -> bool) -> Result<()> {
+        for (file, bytes) in lapidary_heldout::SETS {
+            let Some((name, ending)) = file.rsplit_once('.') else { continue };
+            if !is_wanted(name) {
+                continue;
+            }
+            let text = || String::from_utf8_lossy(bytes);
+            match ending {
+                "jsonl" => self.add(name, lapidary_heldout::parse(&text(), name)?),
+                "txt" => _ = self.texts.insert(name.to_string(), text().into_owned()),
+                _ => {}
+            }
         }
-        if questions.is_empty() && texts.is_empty() {
-            return Err(Usage(format!("there are no sets in {}", folder.display())).into());
-        }
-        Ok(Sets { questions, texts, folder: folder.to_path_buf(), limit })
+        Ok(())
+    }
+
+    fn add(&mut self, name: &str, mut items: Vec<Item>) {
+        items.truncate(self.limit);
+        self.questions.insert(name.to_string(), items);
     }
 
     /// The encoded file of an image.
     pub fn image(&self, name: &str) -> std::io::Result<Vec<u8>> {
-        std::fs::read(self.folder.join(name))
+        if let Some(folder) = &self.folder {
+            return lapidary::program::read_at_most(&folder.join(name), 64 << 20);
+        }
+        let found = lapidary_heldout::SETS.iter().find(|(file, _)| *file == name);
+        found.map(|(_, bytes)| bytes.to_vec()).ok_or(std::io::ErrorKind::NotFound.into())
     }
 }
 

@@ -10,7 +10,7 @@ use lapidary::program::{Method, ValueType, method};
 use serde_json::{Value, json};
 
 use crate::args::{DraftArg, InspectArgs};
-use crate::model;
+use crate::{model, screen};
 
 /// Prints what a model is.
 pub fn run(args: &InspectArgs) -> Result<()> {
@@ -19,7 +19,7 @@ pub fn run(args: &InspectArgs) -> Result<()> {
         None => model::open(&args.model)?,
     };
     let program = model.program();
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::screen::out();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &as_json(program)?)?;
         writeln!(out)?;
@@ -109,7 +109,8 @@ fn as_text(program: &Program) -> Result<String> {
     let mut line = |text: String| {
         let _ = writeln!(s, "{text}");
     };
-    line(format!("{} ({}), made by {}", meta.name, meta.architecture, meta.made_by));
+    let [name, made_by] = [&meta.name, &meta.made_by].map(|text| screen::name(text));
+    line(format!("{name} ({}), made by {made_by}", meta.architecture));
     line(format!(
         "{} parameters, {} of weights, vocabulary {}, context {}",
         count(program.n_params()),

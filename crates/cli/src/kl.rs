@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 
 use crate::args::ModelArgs;
 use crate::args::eval::KlArgs;
+use crate::input;
 use crate::model;
 use crate::progress;
 use crate::tell::tell;
-use crate::tokens::read_text;
 
 /// Prints how far a model, or the recipes that are asked for, are from a reference.
 pub fn run(args: &KlArgs) -> Result<()> {
-    let text = read_text(&args.text.file)?;
+    let text = input::file(&args.text.file)?;
     let model = model::open(&args.model)?;
     model::need_tokenizer(&model)?;
     let mut tokens = model.tokenise(&text)?;
@@ -42,7 +42,7 @@ pub fn run(args: &KlArgs) -> Result<()> {
         results.extend(group.into_iter().zip(found));
     }
     let took = start.elapsed().as_secs_f64();
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::screen::out();
     match results.as_slice() {
         _ if args.json => writeln!(out, "{}", report(args, &results, took)?)?,
         [(model, only)] => write!(out, "{}", list(args, model, only))?,

@@ -4,21 +4,22 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use lapidary::program::out_file::OutFile;
 use lapidary::runner::Rows;
 use lapidary::{Precision, Request, Towers};
 use serde_json::json;
 
 use crate::args::{self, LogitsArgs};
 use crate::exit::Usage;
+use crate::input;
 use crate::interrupt::remove_on_interrupt;
 use crate::model;
 use crate::target;
-use crate::tokens::read_text;
 
 /// Writes `logits` and `greedy`.
 pub fn run(args: &LogitsArgs) -> Result<()> {
     let tokens = read_tokens(&args.tokens)?;
-    target::check(&args.out)?;
+    target::check(&args.out, args.force)?;
     let model = model::open(&args.model)?;
     let vocab_size = model.metadata().vocab_size as usize;
     let media = model::media(&args.media, &model)?;
@@ -39,8 +40,8 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
         args::Rows::All => prompt.tokens.len(),
         args::Rows::Last => 1,
     };
-    let mut file = TensorFile::create(&args.out, n_rows, vocab_size, args.greedy)?;
-    remove_on_interrupt(file.out.get_ref().path())?;
+    let mut file = TensorFile::create(args, n_rows, vocab_size, args.greedy)?;
+    remove_on_interrupt(file.out.get_ref().unfinished())?;
     let rows = match args.rows {
         args::Rows::All => Rows::All,
         args::Rows::Last => Rows::Last,
@@ -65,7 +66,7 @@ fn read_tokens(text: &str) -> Result<Vec<u32>> {
     let text = if looks_like_ids && !path.exists() {
         text.to_string()
     } else {
-        read_text(path)
+        input::file(path)
             .context("--tokens takes token ids, `2,105,2364`, or a file that holds them")?
     };
     let ids: Result<Vec<u32>> = text
@@ -83,11 +84,11 @@ fn read_tokens(text: &str) -> Result<Vec<u32>> {
 /// A safetensors file whose header is known before its data, so that logits of long inputs are
 /// written as they come. It has its name only when it is whole.
 struct TensorFile {
-    out: BufWriter<tempfile::NamedTempFile>,
+    out: BufWriter<OutFile>,
 }
 
 impl TensorFile {
-    fn create(path: &Path, rows: usize, vocab: usize, greedy: usize) -> Result<Self> {
+    fn create(args: &LogitsArgs, rows: usize, vocab: usize, greedy: usize) -> Result<Self> {
         let logits_end = rows * vocab * 4;
         let mut header = json!({
             "logits": {"dtype": "F32", "shape": [rows, vocab], "data_offsets": [0, logits_end]},
@@ -99,11 +100,8 @@ impl TensorFile {
         .to_string()
         .into_bytes();
         header.resize(header.len().next_multiple_of(8), b' ');
-        let temp = tempfile::Builder::new()
-            .prefix(".lapidary-")
-            .suffix(".tmp")
-            .tempfile_in(target::folder(path))
-            .with_context(|| format!("can't write {}", path.display()))?;
+        let temp = OutFile::create(&args.out, target::existing(args.force))
+            .with_context(|| format!("can't write {}", args.out.display()))?;
         let mut out = BufWriter::with_capacity(1 << 20, temp);
         out.write_all(&(header.len() as u64).to_le_bytes())?;
         out.write_all(&header)?;
@@ -119,13 +117,6 @@ impl TensorFile {
             self.out.write_all(&i64::from(*id).to_le_bytes())?;
         }
         let temp = self.out.into_inner().map_err(|e| e.into_error())?;
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            // A temporary file is private; the finished one is as readable as any other.
-            temp.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
-        }
-        temp.persist(path).with_context(|| format!("can't write {}", path.display()))?;
-        Ok(())
+        temp.finish().with_context(|| format!("can't write {}", path.display()))
     }
 }

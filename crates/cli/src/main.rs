@@ -3,6 +3,7 @@
 mod agree;
 mod args;
 mod bench;
+mod bus;
 mod cache;
 mod chat;
 mod demo;
@@ -11,6 +12,7 @@ mod eval;
 mod exit;
 mod export;
 mod heldout;
+mod input;
 mod inspect;
 mod interrupt;
 mod kl;
@@ -20,6 +22,7 @@ mod model;
 mod named;
 mod progress;
 mod run;
+mod screen;
 mod serve;
 mod show;
 mod target;
@@ -33,6 +36,7 @@ use crate::args::eval::EvalCommand;
 use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
+    bus::explain();
     let done = match Cli::read().command {
         Command::Run(args) => run::run(&args),
         Command::Chat(args) => chat::run(&args),

@@ -43,18 +43,68 @@ pub fn settle(model: &mut Option<PathBuf>, prompt: &mut Option<String>) {
 /// How files of models end.
 const ENDINGS: [&str; 5] = [".lap", ".gguf", ".safetensors", ".json", ".bin"];
 
-/// Words with spaces between them and nothing of a path. What is there is a path, whatever its name.
+/// Whatever is neither there nor looks like a model's path or name is a prompt: words, or one word.
 fn is_prompt(words: &str) -> bool {
     let lower = words.trim_end().to_lowercase();
-    words.contains(char::is_whitespace)
-        && !words.contains(['/', '\\'])
+    let has_spaces = words.contains(char::is_whitespace);
+    let starts_as_path =
+        ["./", "../", "/", "~", ".\\", "..\\"].iter().any(|p| words.starts_with(p));
+    let like_a_path = words.contains(['/', '\\']) && !has_spaces;
+    let is_name = words == PEBBLE || is_nearly(words, PEBBLE);
+    !words.is_empty()
+        && !starts_as_path
+        && !like_a_path
+        && !is_name
         && !ENDINGS.iter().any(|ending| lower.ends_with(ending))
         && !Path::new(words).exists()
+}
+
+/// What is said of a model that is not there.
+pub fn not_there(path: &Path) -> String {
+    let shown = path.display();
+    let name = path.to_str().unwrap_or_default();
+    let meant = match is_nearly(name, PEBBLE) {
+        true => format!("; did you mean {PEBBLE}?"),
+        false => String::new(),
+    };
+    format!(
+        "can't open the model {shown}{meant} (MODEL is {PEBBLE}, or a folder, a GGUF file or a .lap \
+         file that you have; a prompt goes after -p)"
+    )
+}
+
+/// Whether one word is the other but for a letter or two.
+fn is_nearly(word: &str, other: &str) -> bool {
+    let (a, b): (Vec<char>, Vec<char>) =
+        (word.to_lowercase().chars().collect(), other.chars().collect());
+    if a.len().abs_diff(b.len()) > 2 {
+        return false;
+    }
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut before = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let cost = before + usize::from(x != y);
+            before = row[j + 1];
+            row[j + 1] = cost.min(row[j] + 1).min(before + 1);
+        }
+    }
+    row[b.len()] <= 2
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_is_nearly_known_is_asked_about() {
+        for nearly in ["peble", "pebbel", "Pebble", "pebbles", "pebbble"] {
+            assert!(not_there(Path::new(nearly)).contains("did you mean pebble?"), "{nearly}");
+        }
+        for other in ["pebble-large", "gemma", "", "p"] {
+            assert!(!not_there(Path::new(other)).contains("did you mean"), "{other}");
+        }
+    }
 
     #[test]
     fn the_built_in_model_has_a_name_and_needs_none() {
@@ -74,15 +124,34 @@ mod tests {
             settle(&mut model, &mut prompt);
             (model.is_none(), prompt)
         };
-        let prompts = ["What is 2 + 2?", "Hello there", "Say it.", "two\nlines"];
+        let prompts = [
+            "What is 2 + 2?",
+            "Hello there",
+            "Say it.",
+            "two\nlines",
+            "hello",
+            "Why?",
+            "What is 1/2?",
+            "and/or: what is it",
+            "a\\b c",
+        ];
         for words in prompts {
             assert_eq!(settled(words, None), (true, Some(words.to_string())));
             // A second word makes the first a model.
             assert_eq!(settled(words, Some("x")), (false, Some("x".to_string())));
         }
         let here = env!("CARGO_MANIFEST_DIR");
-        let paths =
-            ["hello", "gemma.gguf", "my model.gguf", "My Model.LAP ", "a b/c", "a\\b c", "", here];
+        let paths = [
+            "peble",
+            "gemma.gguf",
+            "my model.gguf",
+            "My Model.LAP ",
+            "a/b",
+            "./x",
+            "~/m",
+            "",
+            here,
+        ];
         for path in paths {
             assert_eq!(settled(path, None), (false, None), "{path}");
         }

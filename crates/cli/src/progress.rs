@@ -1,36 +1,31 @@
 //! Bars on standard error; nothing where that is not a terminal.
 
+use std::sync::Once;
+
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A bar over bytes that appears once it is told of some.
-pub struct Bytes(ProgressBar);
+pub struct Bytes(Bar);
 
 impl Bytes {
     /// A bar that says what is being done.
     pub fn new(what: &'static str) -> Self {
-        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+        let bar = ProgressBar::hidden();
         let style = ProgressStyle::with_template("{msg} {bar:30} {bytes}/{total_bytes} {eta}")
             .unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style);
         bar.set_message(what);
-        Bytes(bar)
+        Bytes(Bar { bar, begun: Once::new() })
     }
 
     /// Moves it.
     pub fn set(&self, done: u64, total: u64) {
-        self.0.set_length(total);
-        self.0.set_position(done);
-    }
-}
-
-impl Drop for Bytes {
-    fn drop(&mut self) {
-        self.0.finish_and_clear();
+        self.0.set(done, total);
     }
 }
 
 /// A bar over things that are counted.
-pub struct Counted(ProgressBar);
+pub struct Counted(Bar);
 
 impl Counted {
     /// A bar over windows of a text.
@@ -40,23 +35,37 @@ impl Counted {
 
     /// A bar that waits to be told how many there are.
     pub fn of(what: impl Into<std::borrow::Cow<'static, str>>) -> Self {
-        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+        let bar = ProgressBar::hidden();
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} {eta}")
             .unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style);
         bar.set_message(what);
-        Counted(bar)
+        Counted(Bar { bar, begun: Once::new() })
     }
 
     /// Moves it.
     pub fn set(&self, done: usize, total: usize) {
-        self.0.set_length(total as u64);
-        self.0.set_position(done as u64);
+        self.0.set(done as u64, total as u64);
     }
 }
 
-impl Drop for Counted {
+/// A bar that is drawn from when it is first told where it stands, so that it begins empty, to when
+/// it is dropped.
+struct Bar {
+    bar: ProgressBar,
+    begun: Once,
+}
+
+impl Bar {
+    fn set(&self, done: u64, total: u64) {
+        self.bar.set_length(total);
+        self.bar.set_position(done);
+        self.begun.call_once(|| self.bar.set_draw_target(ProgressDrawTarget::stderr()));
+    }
+}
+
+impl Drop for Bar {
     fn drop(&mut self) {
-        self.0.finish_and_clear();
+        self.bar.finish_and_clear();
     }
 }

@@ -1,16 +1,16 @@
 //! `lapidary run`.
 
-use std::io::{IsTerminal, Read};
+use std::io::IsTerminal;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use lapidary::{FinishReason, Media, Message, PrefixCache, Request, Sampling, Stats, Towers};
 
 use crate::args::{RunArgs, SamplingArgs};
 use crate::exit::Usage;
 use crate::interrupt::cancel_on_interrupt;
-use crate::model;
 use crate::show::Shown;
 use crate::tell::tell;
+use crate::{input, model, named};
 
 /// Answers a prompt, token by token.
 pub fn run(args: &RunArgs) -> Result<()> {
@@ -37,6 +37,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         .sampling(sampling)
         .max_tokens(args.max_tokens)
         .stop(args.stop.clone());
+    let request = if args.quiet { request } else { request.progress() };
     let kept = args.prefix_cache.as_ref().map(PrefixCache::new).transpose()?;
     let prompt = request.prompt(&model)?;
     if let Some(kept) = &kept {
@@ -59,24 +60,24 @@ pub fn run(args: &RunArgs) -> Result<()> {
 }
 
 fn prompt(args: &RunArgs) -> Result<String> {
-    if let Some(prompt) = &args.prompt {
-        return Ok(prompt.clone());
-    }
     // Nobody shall type a text at length before hearing that there is no such model.
     if let Some(path) = args.model.path()
         && let Err(e) = std::fs::metadata(path)
     {
-        let what = format!("can't open the model {} (a prompt goes after -p)", path.display());
-        return Err(anyhow::Error::new(e).context(what));
+        return Err(anyhow::Error::new(e).context(named::not_there(path)));
     }
-    let mut stdin = std::io::stdin();
-    if stdin.is_terminal() {
+    if let Some(prompt) = &args.prompt {
+        // A text to work on may come along.
+        return Ok(match input::piped()? {
+            Some(text) => format!("{prompt}\n\n{}", text.strip_suffix('\n').unwrap_or(&text)),
+            None => prompt.clone(),
+        });
+    }
+    if std::io::stdin().is_terminal() {
         let what = "give a prompt, or pipe one in; `lapidary chat` holds a conversation";
         return Err(Usage(what.into()).into());
     }
-    let mut bytes = Vec::new();
-    stdin.read_to_end(&mut bytes).context("can't read standard input")?;
-    let text = String::from_utf8(bytes).map_err(|_| Usage("the prompt is not UTF-8".into()))?;
+    let text = input::standard()?;
     if text.is_empty() && args.model.model.is_none() {
         return Err(Usage("give a prompt: lapidary run \"Tell me a story.\"".into()).into());
     }

@@ -6,18 +6,26 @@ use anyhow::{Context, Result};
 use lapidary::{Answer, Event, Reply, ToolCall};
 use serde_json::Value;
 
-const DIM: &str = "\x1b[2m";
-const PLAIN: &str = "\x1b[0m";
+use crate::progress::Counted;
+use crate::screen::{self, Screen};
+use crate::tell::{DIM, PLAIN};
+
+/// Tokens of a prompt whose reading is worth a bar.
+const LONG_PROMPT: usize = 512;
 
 /// Writes an answer while it is read.
 pub struct Shown<'a> {
     out: Box<dyn Write + 'a>,
     err: Box<dyn Write + 'a>,
-    /// Whether both are terminals, so that thinking can stand before the text, dimmed.
+    /// Whether thinking is dimmed.
     dims: bool,
+    /// Whether it is shown on a terminal.
+    escapes: bool,
     /// Whether thinking is shown at all.
     thinks: bool,
     now: Now,
+    /// How much of the prompt is read, until the answer begins.
+    reading: Option<Counted>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,14 +39,15 @@ enum Now {
 impl Shown<'_> {
     /// On standard output; thinking on standard error, unless `quiet`.
     pub fn standard(quiet: bool) -> Self {
-        let (out, err) = (std::io::stdout(), std::io::stderr());
-        let dims = err.is_terminal();
+        let err = std::io::stderr();
         Shown {
-            out: Box::new(out.lock()),
+            out: Box::new(screen::out()),
+            escapes: err.is_terminal(),
             err: Box::new(err.lock()),
-            dims,
+            dims: screen::has_colours(),
             thinks: !quiet,
             now: Now::Nothing,
+            reading: None,
         }
     }
 
@@ -69,6 +78,7 @@ impl Shown<'_> {
                 Err(e) => failed = Some(e),
             }
         }
+        self.reading = None;
         // A failure before the first word leaves standard output empty.
         let ended = match self.now {
             Now::Nothing if failed.is_some() => Ok(()),
@@ -82,6 +92,13 @@ impl Shown<'_> {
     }
 
     fn event(&mut self, event: &Event) -> std::io::Result<()> {
+        if let Event::Progress { done, total } = event {
+            if self.thinks && *total >= LONG_PROMPT {
+                self.reading.get_or_insert_with(|| Counted::of("tokens read")).set(*done, *total);
+            }
+            return Ok(());
+        }
+        self.reading = None;
         match event {
             Event::Text(text) => {
                 self.turn(Now::Text)?;
@@ -90,7 +107,8 @@ impl Shown<'_> {
             Event::Thinking(text) if self.thinks => {
                 self.turn(Now::Thinking)?;
                 // Whoever read standard error may be gone; that is no reason to fail.
-                let _ = self.err.write_all(text.as_bytes()).and_then(|()| self.err.flush());
+                let mut screen = Screen::new(&mut self.err, self.escapes);
+                let _ = screen.write_all(text.as_bytes()).and_then(|()| screen.flush());
             }
             Event::ToolCallBegin { name, .. } => {
                 match self.now {
@@ -167,8 +185,10 @@ mod tests {
             out: Box::new(out.clone()),
             err: Box::new(err.clone()),
             dims,
+            escapes: dims,
             thinks: true,
             now: Now::Nothing,
+            reading: None,
         };
         events.iter().for_each(|e| shown.event(e).unwrap());
         shown.turn(Now::Nothing).unwrap();

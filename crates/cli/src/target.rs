@@ -3,29 +3,26 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use lapidary::program::out_file::{self, Existing};
 
 use crate::exit::Usage;
 
 /// Refuses a path that can't become a file, before any work is done for it.
-pub fn check(path: &Path) -> Result<()> {
-    if path.is_dir() {
-        return Err(Usage(format!("{} is a folder; name a file", path.display())).into());
-    }
-    let folder = folder(path);
-    let found = std::fs::metadata(folder).with_context(|| {
-        format!("can't write {}: can't use the folder {}", path.display(), folder.display())
-    })?;
-    if !found.is_dir() {
-        let what = format!("can't write {}: {} is a file", path.display(), folder.display());
-        return Err(Usage(what).into());
-    }
-    Ok(())
+pub fn check(path: &Path, force: bool) -> Result<()> {
+    out_file::check(path, existing(force)).or_else(|e| match e.kind() {
+        // The words are whole, and it is the user's to change.
+        std::io::ErrorKind::AlreadyExists | std::io::ErrorKind::InvalidInput => {
+            Err(Usage(e.to_string()).into())
+        }
+        std::io::ErrorKind::NotADirectory => {
+            let what = format!("can't write {}: its folder is a file", path.display());
+            Err(Usage(what).into())
+        }
+        _ => Err(e).with_context(|| format!("can't write {}", path.display())),
+    })
 }
 
-/// The folder that a file stands in.
-pub fn folder(path: &Path) -> &Path {
-    match path.parent() {
-        Some(p) if !p.as_os_str().is_empty() => p,
-        _ => Path::new("."),
-    }
+/// What `--force` means.
+pub fn existing(force: bool) -> Existing {
+    if force { Existing::Replace } else { Existing::Keep }
 }

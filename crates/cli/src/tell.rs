@@ -1,7 +1,13 @@
 //! Words on standard error.
 
 use std::fmt;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
+
+use crate::screen;
+
+/// Letters that are dim, and those that are not.
+pub const DIM: &str = "\x1b[2m";
+pub const PLAIN: &str = "\x1b[0m";
 
 /// Tells a line to whoever asked for such with `LAPIDARY_DEBUG`.
 pub fn debug(line: fmt::Arguments<'_>) {
@@ -10,8 +16,16 @@ pub fn debug(line: fmt::Arguments<'_>) {
     }
 }
 
-/// Tells a line. Whoever read standard error may be gone; that is no reason to fail, or to panic as
-/// `eprintln!` does.
+/// Tells a line; notes are dim. Whoever read standard error may be gone; that is no reason to fail,
+/// or to panic as `eprintln!` does.
 pub fn tell(line: fmt::Arguments<'_>) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let mut err = std::io::stderr().lock();
+    let mut line = line.to_string();
+    if err.is_terminal() {
+        line = screen::escaped(&line);
+        if line.starts_with("note: ") && screen::has_colours() {
+            line = format!("{DIM}{line}{PLAIN}");
+        }
+    }
+    let _ = writeln!(err, "{line}");
 }

@@ -56,9 +56,15 @@ pub enum Check {
     },
 }
 
+/// The longest set that is read.
+const MAX_BYTES: u64 = 64 << 20;
+
 /// Reads a set.
 pub fn read(path: &Path) -> Result<Vec<Item>> {
-    let text = std::fs::read_to_string(path);
+    let text = lapidary::program::read_at_most(path, MAX_BYTES).and_then(|bytes| {
+        String::from_utf8(bytes)
+            .map_err(|e| std::io::Error::new(std::io::ErrorKind::InvalidData, e))
+    });
     let text = text.map_err(|source| Error::Io { path: path.to_path_buf(), source })?;
     parse(&text, &path.display().to_string())
 }

@@ -1,12 +1,26 @@
 //! Where packed weights and compiled tokenizers are kept, so that a second start is quick.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The folder of the cache, if there is to be one: what `LAPIDARY_CACHE` names (`off` for none), or
-/// else `lapidary` where the system keeps caches. It need not be there yet.
+/// else `lapidary` where the system keeps caches. It need not be there yet. There is none if everybody
+/// may write to it: what is kept there is computed with.
 pub fn root() -> Option<PathBuf> {
-    find_root(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
+    let root = find_root(|name| std::env::var_os(name).filter(|value| !value.is_empty()))?;
+    is_own(&root).then_some(root)
+}
+
+/// Whether nobody but its owner and the owner's group may write to a folder of the cache.
+fn is_own(root: &Path) -> bool {
+    #[cfg(unix)]
+    let is_open = |folder: &Path| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::metadata(folder).is_ok_and(|meta| meta.permissions().mode() & 0o002 != 0)
+    };
+    #[cfg(not(unix))]
+    let is_open = |_: &Path| false;
+    !["", "packs", "tokenizers"].iter().any(|name| is_open(&root.join(name)))
 }
 
 fn find_root(var: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
@@ -33,6 +47,25 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use super::find_root;
+
+    #[cfg(unix)]
+    #[test]
+    fn f26_a_cache_that_everybody_can_write_to_is_not_trusted() {
+        use std::fs::{Permissions, create_dir, set_permissions};
+        use std::os::unix::fs::PermissionsExt;
+        let root = tempfile::tempdir().unwrap();
+        assert!(super::is_own(root.path()));
+        assert!(super::is_own(&root.path().join("not there yet")));
+        let packs = root.path().join("packs");
+        create_dir(&packs).unwrap();
+        for (mode, own) in [(0o700, true), (0o775, true), (0o777, false), (0o1777, false)] {
+            set_permissions(&packs, Permissions::from_mode(mode)).unwrap();
+            assert_eq!(super::is_own(root.path()), own, "{mode:o}");
+        }
+        set_permissions(&packs, Permissions::from_mode(0o700)).unwrap();
+        set_permissions(root.path(), Permissions::from_mode(0o777)).unwrap();
+        assert!(!super::is_own(root.path()));
+    }
 
     fn root_of(vars: &[(&str, &str)]) -> Option<PathBuf> {
         find_root(|name| vars.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into()))

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lapidary_media::{Frames, Limits, Patches, Video, VideoFrame, crops, frames, patches};
-use lapidary_program::{AudioSpec, ImageSpec, Modality, Program, VideoSpec, input, method};
+use lapidary_program::{
+    AudioSpec, ImageSpec, Modality, Program, VideoSpec, input, method, read_at_most,
+};
 use lapidary_text::{Medium, SoftInput};
 
 use crate::error::{Error, Result};
@@ -167,7 +169,7 @@ impl Media {
             | Source::Video(VideoSource::Bytes(bytes)) => Some(bytes.clone()),
             Source::Image(ImageSource::File(path))
             | Source::Audio(AudioSource::File(path))
-            | Source::Video(VideoSource::Path(path)) => Some(std::fs::read(path).ok()?.into()),
+            | Source::Video(VideoSource::Path(path)) => Some(read(path).ok()?.into()),
             _ => None,
         }
     }
@@ -329,9 +331,17 @@ fn is_animation(bytes: &[u8]) -> bool {
     bytes.starts_with(b"GIF8") || webp
 }
 
+/// The longest file of an image or of audio that is read: ten minutes of audio without compression.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// The most that is read from a pipe or a device.
+const MAX_STREAM_BYTES: u64 = 64 << 20;
+
 /// The path is said by whoever calls.
 fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(system)
+    // Of what is no file on a disk nobody knows how long it is.
+    let whole = std::fs::metadata(path).is_ok_and(|m| m.is_file());
+    read_at_most(path, if whole { MAX_BYTES } else { MAX_STREAM_BYTES }).map_err(system)
 }
 
 fn system(e: std::io::Error) -> Error {

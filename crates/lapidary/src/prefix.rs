@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use lapidary_backend::PAGE;
 use lapidary_program::FileBytes;
+use lapidary_program::out_file::{Existing, OutFile};
 use lapidary_text::Prompt;
 
 use crate::engine::Engine;
@@ -76,13 +77,8 @@ impl Engine {
     /// tokens that are. Nothing is written if there are none.
     pub fn save_prefix(&self, prompt: &Prompt, scope: u64, file: &Path) -> Result<usize> {
         let what = format!("can't write {}", file.display());
-        let folder = match file.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        // It has its name only when it is whole.
-        let new = tempfile::Builder::new().prefix(".lapidary-").suffix(".tmp").tempfile_in(folder);
-        let mut out = BufWriter::new(new.map_err(|e| Error::io(&what, e))?);
+        let new = OutFile::create(file, Existing::Replace).map_err(|e| Error::io(&what, e))?;
+        let mut out = BufWriter::new(new);
         let prompt = prompt.clone();
         let (n, out) = self.with_runner(move |runner| {
             let n = runner.save_prefix(&prompt, scope, &mut out)?;
@@ -92,7 +88,7 @@ impl Engine {
             let mut out = out;
             out.flush().map_err(|e| Error::io(&what, e))?;
             let new = out.into_inner().map_err(|e| Error::io(&what, e.into_error()))?;
-            new.persist(file).map_err(|e| Error::io(&what, e.error))?;
+            new.finish().map_err(|e| Error::io(&what, e))?;
         }
         Ok(n)
     }

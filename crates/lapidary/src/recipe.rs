@@ -8,14 +8,19 @@ use lapidary_quantise::Recipe;
 
 use crate::error::{Error, Result};
 
+/// The longest recipe that is read; real ones have some hundred lines.
+const MAX_BYTES: u64 = 1 << 20;
+
 /// A built-in recipe, or one from a TOML file.
 pub(crate) fn of(name: &str, program: &Program) -> Result<Recipe> {
     let is_file = Path::new(name).extension().is_some_and(|e| e == "toml");
     if !is_file {
         return Ok(recipes::built_in(name, program)?);
     }
-    let text = std::fs::read_to_string(name);
+    let text = lapidary_program::read_at_most(Path::new(name), MAX_BYTES);
     let text = text.map_err(|e| Error::io(format!("can't read {name}"), e))?;
+    let text = String::from_utf8(text)
+        .map_err(|_| Error::argument(format!("the recipe {name} is not UTF-8 text")))?;
     let recipe = Recipe::from_toml(&text).map_err(Error::from);
     recipe.map_err(|e| Error::File { what: name.to_string(), source: Box::new(e) })
 }

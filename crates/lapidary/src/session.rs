@@ -1,7 +1,10 @@
 //! Conversations in files: what was said as JSON, and beside it what was computed of it.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use lapidary_program::out_file::{Existing, OutFile};
+use lapidary_program::read_at_most;
 use lapidary_text as text;
 use serde_json::{Map, Value, json};
 
@@ -20,13 +23,17 @@ fn kv_file(path: &Path) -> PathBuf {
 
 impl Conversation {
     /// Writes the conversation as JSON, in the words of the OpenAI API and with its media inside, and
-    /// beside it, in `FILE.kv`, what was computed of it. Returns how many tokens that were.
+    /// beside it, in `FILE.kv`, what was computed of it. Files that are there are replaced. Returns how
+    /// many tokens that were.
     pub fn save(&self, path: &Path) -> Result<usize> {
         let messages: Vec<Value> = self.all_messages().iter().map(Message::to_full_json).collect();
         let text = serde_json::to_string_pretty(&json!({ "messages": messages }));
         let text = text.unwrap_or_default() + "\n";
-        std::fs::write(path, text)
-            .map_err(|e| Error::io(format!("can't write {}", path.display()), e))?;
+        let written = OutFile::create(path, Existing::Replace).and_then(|mut out| {
+            out.write_all(text.as_bytes())?;
+            out.finish()
+        });
+        written.map_err(|e| Error::io(format!("can't write {}", path.display()), e))?;
         let prompt = self.history_prompt()?;
         let Some(prompt) = prompt else { return Ok(0) };
         self.engine().save_prefix(&prompt, self.scope_number(), &kv_file(path))
@@ -40,9 +47,9 @@ impl Conversation {
             what: path.display().to_string(),
             source: Box::new(Error::argument(what)),
         };
-        let file = std::fs::read_to_string(path)
+        let file = read_at_most(path, MAX_BYTES)
             .map_err(|e| Error::io(format!("can't read {}", path.display()), e))?;
-        let file: Value = serde_json::from_str(&file).map_err(|e| wrong(e.to_string()))?;
+        let file: Value = serde_json::from_slice(&file).map_err(|e| wrong(e.to_string()))?;
         let messages = file.get("messages").cloned().unwrap_or_default();
         let messages: Vec<text::Message> =
             serde_json::from_value(messages).map_err(|e| wrong(e.to_string()))?;
@@ -59,6 +66,9 @@ impl Conversation {
         }
     }
 }
+
+/// The longest conversation that is read: media stand in it.
+const MAX_BYTES: u64 = 1 << 30;
 
 const NO_BYTES: &str = "it names an image, a video or audio without its bytes";
 

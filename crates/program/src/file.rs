@@ -118,6 +118,23 @@ impl FileBytes {
     }
 }
 
+/// Reads a file of any kind, if it ends before `most` bytes. A regular file is not even begun if it
+/// is longer.
+pub fn read_at_most(path: &Path, most: u64) -> std::io::Result<Vec<u8>> {
+    let too_long = || {
+        let what = format!("it is longer than {} MiB, the most that is read", most >> 20);
+        std::io::Error::new(std::io::ErrorKind::FileTooLarge, what)
+    };
+    let file = File::open(path)?;
+    let meta = file.metadata()?;
+    if meta.is_file() && meta.len() > most {
+        return Err(too_long());
+    }
+    let mut bytes = Vec::new();
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    if u64::try_from(bytes.len()).map_or(true, |n| n > most) { Err(too_long()) } else { Ok(bytes) }
+}
+
 /// Bytes of one sample of a fingerprint.
 const SAMPLE: usize = 4096;
 /// The system maps neighbours of a page that is looked at; they are given back with it.

@@ -66,6 +66,7 @@ mod graph;
 mod media;
 mod metadata;
 mod op;
+pub mod out_file;
 mod program;
 mod shape;
 mod weights;
@@ -75,7 +76,7 @@ pub use blobs::{Blob, BlobError};
 pub use dtype::DType;
 pub use encoding::{Encoding, QuantLayout, ScaleFormat};
 pub use error::{Error, Result};
-pub use file::FileBytes;
+pub use file::{FileBytes, read_at_most};
 pub use graph::{Graph, GraphBuilder, Input, Node, Output, ValueId, ValueType};
 pub use media::{
     AudioFrames, AudioSpec, ImageSize, ImageSpec, LogMel, Media, PanAndScan, PatchLayout, Resample,

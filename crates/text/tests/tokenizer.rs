@@ -197,6 +197,93 @@ fn bad_files_are_refused_with_a_reason() {
     assert!(matches!(Tokenizer::from_json(&far, u32::MAX), Err(Error::Tokenizer(_))));
 }
 
+/// Parts of `tokenizer.json` that no Gemma has, some of which make the library panic or take all
+/// memory.
+#[test]
+fn f20_parts_that_the_family_does_not_use_are_refused_by_name() {
+    let replace =
+        |from: Value, to: &str| json!({"type": "Replace", "pattern": from, "content": to});
+    let a_lot = replace(json!({"String": "e"}), &"e".repeat(200));
+    let refused = [
+        (
+            "normalizer",
+            json!({"type": "Precompiled", "precompiled_charsmap": "AAAAAA=="}),
+            "Precompiled",
+        ),
+        ("normalizer", json!({"type": "NFC"}), "NFC"),
+        ("normalizer", json!({"type": "Lowercase"}), "Lowercase"),
+        (
+            "normalizer",
+            json!({"type": "Sequence", "normalizers": [
+            replace(json!({"Regex": "^"}), "x"), {"type": "NFC"}]}),
+            "Regex",
+        ),
+        ("normalizer", json!({"type": "BertNormalizer", "clean_text": true}), "BertNormalizer"),
+        ("normalizer", replace(json!({"String": ""}), "x"), "empty"),
+        ("normalizer", replace(json!({"String": "a"}), &"x".repeat(10_000)), "10000"),
+        ("normalizer", json!({"type": "Sequence", "normalizers": vec![a_lot.clone(); 17]}), "16"),
+        ("normalizer", json!({"type": "Sequence"}), "nothing"),
+        ("normalizer", json!("Replace"), "no type"),
+        ("pre_tokenizer", json!({"type": "FixedLength", "length": 0}), "FixedLength"),
+        ("pre_tokenizer", json!({"type": "ByteLevel"}), "ByteLevel"),
+        ("pre_tokenizer", json!({"type": "Metaspace", "replacement": "x"}), "Metaspace"),
+        (
+            "pre_tokenizer",
+            json!({"type": "Split", "pattern": {"Regex": "(a+)+$"},
+            "behavior": "Isolated", "invert": false}),
+            "Regex",
+        ),
+        (
+            "pre_tokenizer",
+            json!({"type": "Split", "pattern": {"String": "a"},
+            "behavior": "Isolated", "invert": false}),
+            "Isolated",
+        ),
+        (
+            "pre_tokenizer",
+            json!({"type": "Split", "pattern": {"String": "a"},
+            "behavior": "MergedWithPrevious", "invert": true}),
+            "invert",
+        ),
+        ("decoder", json!({"type": "WordPiece", "prefix": "##", "cleanup": true}), "WordPiece"),
+        ("decoder", json!({"type": "CTC"}), "CTC"),
+        ("decoder", replace(json!({"String": "a"}), "aaaa"), "longer"),
+        ("decoder", replace(json!({"Regex": "a"}), "a"), "Regex"),
+        (
+            "decoder",
+            json!({"type": "Strip", "content": "", "start": 1, "stop": 0}),
+            "one character",
+        ),
+        ("decoder", json!({"type": "Strip", "content": "x", "start": -1, "stop": 0}), "start"),
+    ];
+    for (name, part, why) in refused {
+        let file = changed(|f| f[name] = part.clone());
+        match Tokenizer::from_json(&file, VOCAB) {
+            Err(Error::Tokenizer(what)) => assert!(what.contains(why), "{part}: {what}"),
+            Err(other) => panic!("{part}: {other}"),
+            Ok(_) => panic!("{part}: it was accepted"),
+        }
+    }
+}
+
+#[test]
+fn f20_text_is_bounded_after_each_step() {
+    // Six steps, each of which makes the text two hundred times as long.
+    let step = |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to.repeat(200)});
+    let steps = [("h", "e"), ("e", "l"), ("l", "o"), ("o", "e"), ("e", "l"), ("l", "o")];
+    let steps: Vec<Value> = steps.iter().map(|(from, to)| step(from, to)).collect();
+    let file = changed(|f| f["normalizer"] = json!({"type": "Sequence", "normalizers": steps}));
+    let t = Tokenizer::from_json(&file, VOCAB).unwrap();
+    let e = t.encode_text("hello hello").unwrap_err();
+    assert!(matches!(&e, Error::Tokenizer(what) if what.contains("normalizer")), "{e}");
+    assert_eq!(t.encode_text("").unwrap(), [] as [u32; 0]);
+    // A token may be stripped from both ends at once.
+    let strip = json!({"type": "Strip", "content": "h", "start": 9, "stop": 9});
+    let t = Tokenizer::from_json(&changed(|f| f["decoder"] = strip), VOCAB).unwrap();
+    let ids = t.encode_text("hhh hell").unwrap();
+    assert_eq!(t.decode(&ids, false).matches('h').count(), 0);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -118,7 +118,7 @@ fn results_do_not_depend_on_what_else_is_loaded() {
 
 /// Patches of whole tiles and blocks, and of parts of them.
 #[test]
-fn threads_change_no_bit() {
+fn m8_threads_change_no_bit() {
     let program = program();
     for n in [4, 20, 44, 52, 300, 1028] {
         let run = |threads| {

@@ -77,9 +77,9 @@ int4-sensitive-minmax find codes by range instead of half-quadratic optimisation
 /// Which held-out questions to ask.
 #[derive(Debug, Args)]
 pub struct SetArgs {
-    /// The folder with the sets: questions in NAME.jsonl, texts in NAME.txt
-    #[arg(long, value_name = "FOLDER", default_value = "pebble/heldout")]
-    pub dir: PathBuf,
+    /// A folder with other sets: questions in NAME.jsonl, texts in NAME.txt [default: Lapidary's own]
+    #[arg(long, value_name = "FOLDER")]
+    pub dir: Option<PathBuf>,
     /// The most tokens to generate for one answer
     #[arg(short = 'n', long, default_value_t = 64, value_name = "N")]
     pub max_tokens: usize,
@@ -97,7 +97,7 @@ pub struct HeldoutArgs {
     pub device: DeviceArgs,
     #[command(flatten)]
     pub sets: SetArgs,
-    /// Ask only these sets (comma-separated) [default: all in the folder]
+    /// Ask only these sets (comma-separated) [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub set: Vec<String>,
     /// Ask only the first N questions of each set, or read the first N windows of each text
@@ -112,7 +112,7 @@ const HELDOUT_HELP: &str = "\
 Answers are greedy. The perplexity of a text counts every token, in windows of 511 tokens after the
 token that begins a sequence.
 
-  lapidary eval heldout                            the built-in model, run in Lapidary's repository
+  lapidary eval heldout                            the built-in model
   lapidary eval heldout --against checkpoint-folder  what quantisation lost";
 
 const AGREE_HELP: &str = "\

@@ -44,7 +44,7 @@ pub fn run(args: &BenchArgs, model: &Model) -> Result<()> {
         let BatchTest { n_sequences, n_prompt, n_gen } = test;
         tell(format_args!("note: {n_sequences} × (pp{n_prompt} + tg{n_gen}) done"));
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::screen::out();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &rows).map_err(std::io::Error::from)?;
         writeln!(out)?;

@@ -41,7 +41,7 @@ pub fn run(args: &BenchArgs, url: &str) -> Result<()> {
         ));
         rows.push(row(&test, &report));
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = crate::screen::out();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &rows).map_err(std::io::Error::from)?;
         writeln!(out)?;

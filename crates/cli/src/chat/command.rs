@@ -82,7 +82,10 @@ impl Settings {
             "repetition_penalty" => new.params.repetition_penalty = number(name, value)?,
             "seed" if value == "random" => new.params.seed = None,
             "seed" => new.params.seed = Some(number(name, value)?),
-            "max_tokens" => new.max_tokens = number::<usize>(name, value)?.max(1),
+            "max_tokens" => match number(name, value)? {
+                0 => return Err("max_tokens must be 1 or more".into()),
+                n => new.max_tokens = n,
+            },
             "think" => {
                 new.think = match value {
                     "on" | "true" | "yes" => true,
@@ -140,7 +143,14 @@ mod tests {
         s.set("max-tokens", "7", 100).unwrap();
         s.set("think", "on", 100).unwrap();
         assert_eq!((s.params.temperature, s.max_tokens, s.think), (0.5, 7, true));
-        for (name, value) in [("temperature", "-1"), ("top_p", "2"), ("seed", "x"), ("what", "1")] {
+        for (name, value) in [
+            ("temperature", "-1"),
+            ("temperature", "nan"),
+            ("top_p", "2"),
+            ("seed", "x"),
+            ("max_tokens", "0"),
+            ("what", "1"),
+        ] {
             assert!(s.set(name, value, 100).is_err(), "{name}");
         }
         assert_eq!(s.params.temperature, 0.5);

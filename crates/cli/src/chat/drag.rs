@@ -7,7 +7,7 @@ pub fn split(line: &str, wanted: &dyn Fn(&Path) -> bool) -> (String, Vec<PathBuf
     let mut files = Vec::new();
     let mut rest = String::new();
     for word in words(line) {
-        let path = PathBuf::from(word.meaning.strip_prefix("file://").unwrap_or(&word.meaning));
+        let path = path_of(&word);
         // A bare word such as `cat` is hardly a file; a path has a slash or an ending.
         let like_a_path = word.meaning.contains(['/', '\\', '.']);
         if like_a_path && wanted(&path) {
@@ -24,6 +24,38 @@ pub fn split(line: &str, wanted: &dyn Fn(&Path) -> bool) -> (String, Vec<PathBuf
     (rest.trim().to_string(), files)
 }
 
+/// The path that a word spells: also as an address of the desktop's, or from the home folder on.
+fn path_of(word: &Word<'_>) -> PathBuf {
+    if let Some(address) = word.meaning.strip_prefix("file://") {
+        let path = address.strip_prefix("localhost").unwrap_or(address);
+        return PathBuf::from(decoded(path));
+    }
+    match (word.meaning.strip_prefix("~/"), std::env::home_dir()) {
+        (Some(rest), Some(home)) => home.join(rest),
+        _ => PathBuf::from(&word.meaning),
+    }
+}
+
+/// An address without its `%20`.
+fn decoded(path: &str) -> String {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let hex = after.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
+        match hex.filter(|_| first == b'%').and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 struct Word<'a> {
     /// As it stands in the line, with the space before it.
     spelled: &'a str,
@@ -36,18 +68,24 @@ fn words(line: &str) -> Vec<Word<'_>> {
     let mut start = 0;
     let mut meaning = String::new();
     let mut quote: Option<char> = None;
+    // A word that began with a quote may have more of them: `'it'\''s'`.
+    let mut quoted = false;
     let mut chars = line.char_indices().peekable();
     while let Some((at, c)) = chars.next() {
         match (quote, c) {
             (Some(q), c) if c == q => quote = None,
             (Some(_), c) => meaning.push(c),
             // A quote opens only where a word begins: `it's` is a word.
-            (None, '"' | '\'') if meaning.is_empty() => quote = Some(c),
+            (None, '"' | '\'') if meaning.is_empty() || quoted => {
+                quote = Some(c);
+                quoted = true;
+            }
             (None, '\\') => match chars.next_if(|(_, next)| !next.is_alphanumeric()) {
                 Some((_, escaped)) => meaning.push(escaped),
                 None => meaning.push('\\'),
             },
             (None, c) if c.is_whitespace() => {
+                quoted = false;
                 if !meaning.is_empty() {
                     let meaning = std::mem::take(&mut meaning);
                     words.push(Word { spelled: &line[start..at], meaning });
@@ -78,6 +116,10 @@ mod tests {
             ("look \"/tmp/my cat.jpg\" there", "look there", vec!["/tmp/my cat.jpg"]),
             ("file:///tmp/a.png", "", vec!["/tmp/a.png"]),
             (r"/tmp/it\'s.png", "", vec!["/tmp/it's.png"]),
+            (r"'/tmp/it'\''s.png' what?", "what?", vec!["/tmp/it's.png"]),
+            (r#"'/tmp/it'"'"'s.png'"#, "", vec!["/tmp/it's.png"]),
+            ("file:///tmp/my%20cat.jpg", "", vec!["/tmp/my cat.jpg"]),
+            ("file://localhost/tmp/it%27s.png", "", vec!["/tmp/it's.png"]),
             ("it's  a  cat", "it's  a  cat", vec![]),
             ("'quoted' words \\ stay", "'quoted' words \\ stay", vec![]),
             ("", "", vec![]),

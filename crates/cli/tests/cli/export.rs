@@ -331,14 +331,13 @@ fn f9_verify_does_not_pass_weights_that_are_not_finite() {
 #[test]
 fn verify_of_a_model_without_goldens_says_how_to_get_them() {
     let dir = temp();
-    run(lapidary("verify").arg(tiny("gemma3_text"))).refused(2, &["golden", "lapidary export"]);
+    run(lapidary("verify").arg(tiny("gemma3_text"))).refused(1, &["golden", "lapidary export"]);
     let out = dir.path().join("model.lap");
     let mut command = lapidary("export");
     let ran = run(command.arg(tiny("gemma3_text")).arg("--no-golden").arg("-o").arg(&out)).done();
     assert!(ran.stderr.contains("without golden logits"), "{}", ran.stderr);
-    let ran = run(lapidary("verify").arg(&out));
-    assert_eq!(ran.code, Some(2));
-    assert_eq!(ran.text(), "bytes: as written\n");
+    let ran = run(lapidary("verify").arg(&out)).done();
+    assert!(ran.text().starts_with("bytes: as written\nlogits: not checked: "), "{}", ran.text());
 }
 
 #[test]

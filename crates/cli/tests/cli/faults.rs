@@ -8,7 +8,7 @@ use safetensors::SafeTensors;
 use serde_json::json;
 
 use crate::support::{
-    Ran, copy_of, edit_json, export, gguf, lapidary, logits, names, run, temp, tiny,
+    Ran, copy_of, edit_json, export, gguf, lapidary, logits, names, run, temp, tiny, with_tokenizer,
 };
 
 fn inspect(model: &Path) -> Ran {
@@ -261,4 +261,169 @@ fn f12_a_gguf_with_a_broken_vocabulary_is_refused_by_all_who_need_it() {
     }
     let mut command = lapidary("tokens");
     run(command.arg(&path).arg("x")).refused(3, &["can't open", "model.gguf"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn f23_input_without_end_is_read_to_a_limit() {
+    let zeros = || fs::File::open("/dev/zero").expect("it is there");
+    let limited = |words: &str| {
+        let line = format!("ulimit -v 4000000; exec {} {words}", env!("CARGO_BIN_EXE_lapidary"));
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &line]);
+        crate::support::undisturbed(command)
+    };
+    run(limited("tokens").stdin(zeros())).refused(2, &["standard input", "16 MiB"]);
+    run(limited("run").stdin(zeros())).refused(2, &["standard input", "16 MiB"]);
+    run(limited("run 'Summarise this'").stdin(fs::File::open("/dev/null").expect("there"))).done();
+    run(&mut limited("tokens -f /dev/zero")).refused(2, &["/dev/zero", "16 MiB"]);
+    run(&mut limited("logits --tokens /dev/zero -o /tmp/none"))
+        .refused(2, &["/dev/zero", "16 MiB"]);
+    run(&mut limited("run --image /dev/zero 'What is it?'")).refused(1, &["/dev/zero", "64 MiB"]);
+    for word in ["inspect", "verify"] {
+        run(&mut limited(&format!("{word} /dev/zero"))).refused(1, &["/dev/zero", "regular file"]);
+    }
+}
+
+/// What is piped in goes with the prompt.
+#[test]
+fn a_text_and_what_to_do_with_it_go_together() {
+    let dir = temp();
+    let model = with_tokenizer(dir.path());
+    let text = dir.path().join("report.txt");
+    fs::write(&text, "and a text").expect("written");
+    let answer = |prompt: &str, piped: Option<&Path>| {
+        let mut command = lapidary("run");
+        command.arg(&model).args(["--raw", "-t", "0", "-n", "8"]);
+        if !prompt.is_empty() {
+            command.arg(prompt);
+        }
+        if let Some(path) = piped {
+            command.stdin(fs::File::open(path).expect("it is there"));
+        }
+        run(&mut command).done()
+    };
+    let both = answer("words", Some(&text));
+    assert_eq!(both.stdout, answer("words\n\nand a text", None).stdout);
+    assert_ne!(both.stdout, answer("words", None).stdout);
+    assert_eq!(answer("", Some(&text)).stdout, answer("and a text", None).stdout);
+}
+
+#[test]
+fn numbers_that_make_no_sense_are_refused_alike() {
+    let model = tiny("gemma3_text");
+    for (word, more, why) in [
+        ("run", ["--fps", "nan"], "--fps"),
+        ("run", ["--fps", "0"], "--fps"),
+        ("run", ["--fps", "-1"], "from 0 on"),
+        ("run", ["-t", "-1"], "temperature"),
+        ("run", ["--top-p", "-0.5"], "top_p"),
+        ("run", ["--top-k", "-1"], "--top-k"),
+        ("verify", ["--tolerance", "nan"], "--tolerance"),
+        ("verify", ["--tolerance", "-1"], "from 0 on"),
+    ] {
+        let mut command = lapidary(word);
+        if word == "run" {
+            command.args(["pebble", "-p", "x"]);
+        } else {
+            command.arg(&model);
+        }
+        let ran = run(command.args(more));
+        assert_eq!(ran.code, Some(2), "{more:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(why), "{more:?}: {}", ran.stderr);
+    }
+}
+
+/// One word is a question, unless it is nearly the name of a model.
+#[test]
+fn a_word_that_is_no_model_is_a_question() {
+    let dir = temp();
+    let ask = |word: &str| {
+        let mut command = lapidary("run");
+        command.current_dir(dir.path()).args(["-n", "1", word]);
+        run(&mut command)
+    };
+    for word in ["Hello", "Why?", "What is 1/2?"] {
+        ask(word).done();
+    }
+    ask("peble").refused(5, &["did you mean pebble?"]);
+    ask("models/gemma").refused(5, &["models/gemma", "-p"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn f22_what_stands_at_the_output_path_is_never_lost() {
+    let dir = temp();
+    let (kept, link, pipe) =
+        (dir.path().join("kept"), dir.path().join("link"), dir.path().join("pipe"));
+    fs::write(&kept, "kept").expect("written");
+    std::os::unix::fs::symlink(&kept, &link).expect("a link");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.is_ok_and(|status| status.success()));
+    let before = names(dir.path());
+    for path in [link.as_path(), &pipe, Path::new("/dev/null"), Path::new("/dev/stdout")] {
+        let mut logits = lapidary("logits");
+        logits.arg(tiny("gemma3_text")).args(["--tokens", "2", "-f", "-o"]).arg(path);
+        run(&mut logits).refused(2, &["name"]);
+        let mut export = lapidary("export");
+        export.arg(tiny("gemma3_text")).args(["--no-golden", "-f", "-o"]).arg(path);
+        run(&mut export).refused(2, &["name"]);
+        let mut chat = lapidary("chat");
+        run(chat.args(["--force", "--save"]).arg(path)).refused(2, &["name"]);
+    }
+    for word in ["logits", "export"] {
+        let mut command = lapidary(word);
+        command.arg(tiny("gemma3_text")).arg("-o").arg(&kept);
+        if word == "logits" {
+            command.args(["--tokens", "2"]);
+        }
+        run(&mut command).refused(2, &["kept", "--force"]);
+    }
+    run(lapidary("chat").arg("--save").arg(&kept)).refused(2, &["kept", "--force"]);
+    assert_eq!(fs::read(&kept).expect("it is there"), b"kept");
+    assert_eq!(names(dir.path()), before);
+    // As readable as the user wants new files to be.
+    let mut command = std::process::Command::new("sh");
+    let line = format!(
+        "umask 027; exec {} logits '{}' --tokens 2 -o out",
+        env!("CARGO_BIN_EXE_lapidary"),
+        tiny("gemma3_text").canonicalize().expect("there").display()
+    );
+    command.args(["-c", &line]).current_dir(dir.path());
+    run(&mut crate::support::undisturbed(command)).done();
+    let mode = std::os::unix::fs::PermissionsExt::mode(
+        &fs::metadata(dir.path().join("out")).expect("written").permissions(),
+    );
+    assert_eq!(mode & 0o777, 0o640);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn f13_a_file_that_is_cut_short_while_it_is_in_use_ends_with_a_sentence() {
+    use std::io::{BufRead, BufReader, Read, Write};
+    let dir = temp();
+    let model = dir.path().join("model.gguf");
+    let ask = |more: &[&str]| {
+        fs::copy(gguf(), &model).expect("copied");
+        let mut command = lapidary("chat");
+        command.arg(&model).args(["--backend", "reference", "-n", "1"]).args(more);
+        let mut child = command.stdin(std::process::Stdio::piped()).spawn().expect("it starts");
+        let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+        let mut said = String::new();
+        while !said.contains("running on") {
+            assert!(stderr.read_line(&mut said).expect("it speaks") > 0, "{said}");
+        }
+        // The reference reads weights when it computes with them.
+        fs::OpenOptions::new().write(true).open(&model).and_then(|f| f.set_len(0)).expect("cut");
+        let mut stdin = child.stdin.take().expect("a pipe");
+        stdin.write_all(b"hi\n").expect("written");
+        drop(stdin);
+        stderr.read_to_string(&mut said).expect("it speaks");
+        (child.wait().expect("it ends").code(), said)
+    };
+    let (code, said) = ask(&[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert_eq!(said.matches("error: a file that is in use was cut short").count(), 1, "{said}");
+    let (code, said) = ask(&["--no-mmap"]);
+    assert_eq!(code, Some(0), "{said}");
 }

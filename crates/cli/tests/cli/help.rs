@@ -51,7 +51,7 @@ fn wrong_words_are_wrong_usage() {
     run(lapidary("run").args(["x", "y", "--threads", "0"])).refused(2, &["threads"]);
     run(lapidary("run").args(["x", "y"]).env("LAPIDARY_THREADS", "many")).refused(2, &["many"]);
     // The prompt of a model that is not there is not asked for on a terminal, nor waited for.
-    run(lapidary("run").arg("x").stdin(Stdio::null())).refused(5, &["x"]);
+    run(lapidary("run").arg("./x").stdin(Stdio::null())).refused(5, &["./x"]);
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn without_a_model_a_prompt_is_answered() {
 
 #[test]
 fn what_could_be_a_model_is_never_taken_for_a_prompt() {
-    for path in ["hello", "no/such model", "my model.gguf", "gemma-3-1b-it.lap", "./a b"] {
+    for path in ["peble", "no/such", "my model.gguf", "gemma-3-1b-it.lap", "./a b"] {
         let ran = run(lapidary("run").arg(path)).refused(5, &[path, "-p"]);
         assert!(!ran.stderr.contains(NOTE), "{}", ran.stderr);
         run(lapidary("run").args([path, "hello"])).refused(5, &[path]);

@@ -54,7 +54,7 @@ fn a_prefix_cache_spares_the_prompt_and_changes_nothing() {
 }
 
 #[test]
-fn a_chat_goes_on_where_it_was_saved() {
+fn m9_a_chat_goes_on_where_it_was_saved() {
     let dir = temp();
     let file = dir.path().join("chat.json");
     let drawing = testdata("../pebble/heldout/images/drawing17.png");

@@ -265,7 +265,7 @@ pub fn joined(ids: &[i64], by: &str) -> String {
 /// Runs `logits` and returns the file it wrote.
 pub fn logits<S: AsRef<OsStr>>(model: &Path, tokens: &str, more: &[S], out: &Path) -> PathBuf {
     let mut command = lapidary("logits");
-    command.arg(model).args(["--tokens", tokens]).args(more).arg("-o").arg(out);
+    command.arg(model).args(["--tokens", tokens, "--force"]).args(more).arg("-o").arg(out);
     let ran = run(&mut command).done();
     assert!(ran.stdout.is_empty());
     out.to_path_buf()

@@ -84,7 +84,7 @@ fn devices_are_chosen_by_name_and_number() {
 }
 
 #[test]
-fn unloaded_engines_say_so_and_models_load_again() {
+fn m10_unloaded_engines_say_so_and_models_load_again() {
     let model = pebble();
     // The engine waits for its reader, whom nothing but unloading can end.
     let engine = model.load(load().events(1).patience(std::time::Duration::MAX)).unwrap();

@@ -32,7 +32,7 @@ fn hold(engine: &Engine) -> mpsc::Sender<()> {
 }
 
 #[test]
-fn dropping_an_answer_cancels_it_wherever_it_is() {
+fn m10_dropping_an_answer_cancels_it_wherever_it_is() {
     let engine = pebble().load(load().sequences(1)).unwrap();
     // In the queue: it is never begun.
     let held = hold(&engine);

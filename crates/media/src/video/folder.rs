@@ -13,6 +13,9 @@ const FPS: f64 = 24.0;
 /// Endings of images; what else lies in the folder is passed over.
 const ENDINGS: &[&str] = &["png", "jpg", "jpeg", "webp", "gif", "bmp"];
 
+/// The longest file of an image that is read.
+const MAX_BYTES: u64 = 256 << 20;
+
 pub(super) fn open(
     folder: &Path,
     fps: Option<f64>,
@@ -27,7 +30,8 @@ pub(super) fn open(
     let limits = limits.clone();
     let wanted = sampled(files.len() as u64, max_frames);
     Ok(Video::new(wanted.into_iter().map(move |i| {
-        let bytes = std::fs::read(&files[i as usize]).map_err(Error::Io)?;
+        let bytes =
+            lapidary_program::read_at_most(&files[i as usize], MAX_BYTES).map_err(Error::Io)?;
         let image = Image::decode(&bytes, &limits)?;
         Ok(Frame { seconds: i as f64 / fps, image })
     })))

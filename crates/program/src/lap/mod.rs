@@ -12,7 +12,7 @@ mod write;
 
 pub use read::{check_hashes, check_hashes_in, from_bytes, open};
 pub use sniff::{Kind, sniff};
-pub use write::write;
+pub use write::{write, write_file};
 
 use crate::dtype::DType;
 

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::{FORMAT, HASHES, PREFIX, PROGRAM, VERSION, to_safetensors};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::out_file::{Existing, OutFile};
 use crate::program::Program;
 use crate::weights::{Part, WeightDecl};
 
@@ -17,34 +18,35 @@ const BLOCK: usize = 8 << 20;
 /// Bytes that are written between two words of progress.
 const PIECE: usize = 32 << 20;
 
-/// Writes a program to a temporary file beside `path` and renames it, so that no half file ever
-/// stands under the final name. Weights are asked for one at a time, and those that are made when
-/// they are asked for some rows at a time, all parts of the rows together; each part is written
-/// where the header says. `progress` is told the bytes written so far and in all, and says whether
-/// to go on.
+/// Writes a program in place of what stands at `path`; see [`write_file`].
 pub fn write(
     program: &Program,
     path: &Path,
     progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<()> {
+    let out = OutFile::create(path, Existing::Replace).map_err(|e| Error::io(path, e))?;
+    write_file(program, path, out, progress)
+}
+
+/// Writes a program to a file, which has its name, `path`, only when it is whole. Weights are asked for one at a time, and those that are made when
+/// they are asked for some rows at a time, all parts of the rows together; each part is written
+/// where the header says. `progress` is told the bytes written so far and in all, and says whether
+/// to go on.
+pub fn write_file(
+    program: &Program,
+    path: &Path,
+    mut temp: OutFile,
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<()> {
     let io = |e: std::io::Error| Error::io(path, e);
     let tensors = lay_out(program)?;
     let header = header(&tensors)?;
-    let folder = match path.parent() {
-        Some(p) if !p.as_os_str().is_empty() => p,
-        _ => Path::new("."),
-    };
-    let mut temp = tempfile::Builder::new()
-        .prefix(".lapidary-")
-        .suffix(".tmp")
-        .tempfile_in(folder)
-        .map_err(io)?;
     let header_len = u64::try_from(header.len()).unwrap_or(u64::MAX);
     temp.write_all(&header_len.to_le_bytes()).map_err(io)?;
     temp.write_all(&header).map_err(io)?;
     let mut out = Spread {
         path,
-        file: temp.as_file(),
+        file: temp.file(),
         start: header_len.saturating_add(8),
         done: 0,
         total: tensors.iter().fold(0, |n, t| n.saturating_add(t.size)),
@@ -78,7 +80,7 @@ pub fn write(
         let what = "the store did not give all parts of its weights";
         return Err(Error::Program(what.into()));
     }
-    finish(temp, path).map_err(io)
+    temp.finish().map_err(io)
 }
 
 /// Writes a weight some rows at a time; `false` if its store does not make rows.
@@ -108,19 +110,6 @@ fn write_rows<'t>(
     }
     open.into_values().try_for_each(|tensor| out.close(tensor))?;
     Ok(true)
-}
-
-/// Makes the file last, and gives it its name.
-fn finish(temp: tempfile::NamedTempFile, path: &Path) -> std::io::Result<()> {
-    temp.as_file().sync_all()?;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        // A temporary file is private; the finished one is as readable as any other.
-        temp.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
-    }
-    temp.persist(path).map_err(|e| e.error)?;
-    Ok(())
 }
 
 /// The data section, written in any order.

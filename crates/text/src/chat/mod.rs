@@ -2,18 +2,28 @@
 //!
 //! Templates are written for Jinja as `transformers` sets it up; this is minijinja with the
 //! differences evened out (see `python.rs`). A template can reach nothing but what it is given:
-//! there is no loader, no file, no attribute of a host object. Time, depth and output are bounded.
+//! there is no loader, no file, no attribute of a host object.
+//!
+//! Any file brings one, so what it may do is bounded: the nesting of its syntax before it is parsed
+//! (`depth.rs`), the size and depth of every value as it is made, all memory and time together
+//! (`value.rs`), and the stack, by running it on a thread of its own (`machine.rs`, `room.rs`).
 
+mod calls;
+mod depth;
+mod expression;
 mod guard;
+mod machine;
 mod message;
 mod python;
+mod room;
 pub(crate) mod tools;
+mod value;
 
 use std::sync::Arc;
 
+use minijinja::machinery::parse;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Serde;
-use minijinja::{Environment, Error as JinjaError, ErrorKind, UndefinedBehavior};
+use minijinja::{Environment, Error as JinjaError, UndefinedBehavior};
 use serde_json::{Map, Value};
 
 pub use message::{Content, FunctionCall, Message, Part, ToolCall};
@@ -23,16 +33,8 @@ use lapidary_program::{Program, blob};
 use crate::error::{Error, Result};
 use crate::tokenizer::Tokenizer;
 use guard::{Guarded, Markers};
-
-/// Instructions that one rendering may take. Some templates look back over all messages at each
-/// one; this is enough for a thousand of them.
-const FUEL: u64 = 10_000_000;
-
-/// Depth of nested macro calls.
-const RECURSION: usize = 100;
-
-/// Bytes that one rendering may give.
-const MAX_OUTPUT: usize = 64 << 20;
+use machine::Machine;
+use value::{Fail, Meter, Run};
 
 /// Bytes of a template; the longest published ones have some 20 KB.
 const MAX_TEMPLATE: usize = 1 << 20;
@@ -67,6 +69,7 @@ const RESERVED: &[&str] = &[
 /// A compiled chat template.
 pub struct ChatTemplate {
     env: Environment<'static>,
+    source: String,
     /// String literals that the template looks for in its variables.
     looked_for: Vec<String>,
     names: TokenNames,
@@ -119,20 +122,16 @@ impl ChatTemplate {
         }
         let mut env = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        env.set_syntax(syntax.map_err(|e| Error::Template(Arc::new(e)))?);
+        env.set_syntax(syntax.map_err(depth::template_error)?);
         // Debug information of errors would hold the user's text.
         env.set_debug(false);
         env.set_undefined_behavior(UndefinedBehavior::Lenient);
-        env.set_fuel(Some(FUEL));
-        env.set_recursion_limit(RECURSION);
-        python::install(&mut env);
-        env.add_function("raise_exception", |message: String| -> Result<String, JinjaError> {
-            Err(JinjaError::new(ErrorKind::InvalidOperation, "refused")
-                .with_source(Raised(message)))
-        });
-        env.add_template_owned(NAME, source.to_string())
-            .map_err(|e| Error::Template(Arc::new(e)))?;
-        Ok(ChatTemplate { env, looked_for: guard::looked_for(source), names })
+        room::run(|room| {
+            depth::check(source, env.syntax().clone(), room.nesting)?;
+            parse(source, NAME, env.syntax().clone()).map_err(depth::template_error).map(drop)
+        })?;
+        let looked_for = guard::looked_for(source);
+        Ok(ChatTemplate { env, source: source.to_string(), looked_for, names })
     }
 
     /// Renders a conversation. With the tokenizer, user content is guarded.
@@ -171,7 +170,7 @@ impl ChatTemplate {
                 values.insert(name.into(), s.as_str().into());
             }
         }
-        Ok(Rendered { guarded: self.run(values)?, guard: guard.map(|g| g.char()) })
+        Ok(Rendered { guarded: self.run(&values)?, guard: guard.map(|g| g.char()) })
     }
 
     fn markers(&self, tokenizer: Option<&Tokenizer>) -> Markers<'_> {
@@ -182,16 +181,19 @@ impl ChatTemplate {
         })
     }
 
-    fn run(&self, values: Map<String, Value>) -> Result<String> {
-        let template = self.env.get_template(NAME).map_err(|e| Error::Template(Arc::new(e)))?;
-        let mut out = Bounded { bytes: Vec::new(), full: false };
-        let done = template.render_captured_to(Serde(&values), &mut out);
-        if out.full {
-            return Err(Error::TemplateLimit { what: "the length of its text" });
-        }
-        done.map_err(render_error)?;
-        String::from_utf8(out.bytes)
-            .map_err(|_| Error::Program("the chat template made text that is not UTF-8".into()))
+    fn run(&self, values: &Map<String, Value>) -> Result<String> {
+        room::run(|room| {
+            depth::check(&self.source, self.env.syntax().clone(), room.nesting)?;
+            let template = parse(&self.source, NAME, self.env.syntax().clone());
+            let template = template.map_err(depth::template_error)?;
+            let (bytes, entries) =
+                values.values().map(value::measure).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+            let mut meter = Meter::new(bytes, entries);
+            let context = values.iter().map(|(name, v)| Ok((name.clone(), meter.given(v)?)));
+            let context = context.collect::<Run<_>>().map_err(render_error)?;
+            let machine = Machine::new(&self.env, context, meter, room.depth);
+            machine.render(&template).map_err(render_error)
+        })
     }
 }
 
@@ -245,53 +247,17 @@ pub fn load_template(
     ChatTemplate::new(source, names).map(Some)
 }
 
-/// The message of `raise_exception`, carried through the engine.
-#[derive(Debug)]
-struct Raised(String);
-
-impl std::fmt::Display for Raised {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Raised {}
-
-fn render_error(e: JinjaError) -> Error {
-    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(&e);
-    while let Some(s) = source {
-        if let Some(Raised(message)) = s.downcast_ref::<Raised>() {
-            return Error::Refused(message.clone());
+fn render_error(e: Fail) -> Error {
+    match e {
+        Fail::Known(e) => e,
+        Fail::Jinja(e, None) => Error::Render(Arc::new(e)),
+        Fail::Jinja(e, Some(line)) => {
+            let what = match e.detail() {
+                Some(detail) => format!("{detail} (line {line})"),
+                None => format!("line {line}"),
+            };
+            Error::Render(Arc::new(JinjaError::new(e.kind(), what)))
         }
-        if s.downcast_ref::<JinjaError>().is_some_and(|e| e.kind() == ErrorKind::OutOfFuel) {
-            return Error::TemplateLimit { what: "time" };
-        }
-        source = s.source();
-    }
-    if e.detail().is_some_and(|d| d.contains("recursion limit")) {
-        return Error::TemplateLimit { what: "depth" };
-    }
-    Error::Render(Arc::new(e))
-}
-
-/// A writer that refuses to grow without end.
-struct Bounded {
-    bytes: Vec<u8>,
-    full: bool,
-}
-
-impl std::io::Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        if self.bytes.len() + bytes.len() > MAX_OUTPUT {
-            self.full = true;
-            return Err(std::io::Error::from(std::io::ErrorKind::FileTooLarge));
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
     }
 }
 

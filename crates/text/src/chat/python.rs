@@ -4,39 +4,18 @@
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use minijinja::value::{Kwargs, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, Value};
+use minijinja::Value;
+use minijinja::value::ValueKind;
 
-/// Sets up filters, functions, methods and printing.
-pub(super) fn install(env: &mut Environment<'static>) {
-    env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    env.set_formatter(|out, _, value| {
-        print(value, out).map_err(|_| Error::from(ErrorKind::WriteFailure))
-    });
-    env.add_filter("string", |value: &Value| {
-        let mut out = String::new();
-        print(value, &mut out).map_err(|_| Error::from(ErrorKind::WriteFailure))?;
-        Ok::<_, Error>(out)
-    });
-    env.add_filter("trim", |text: &Value, chars: Option<String>| {
-        let mut out = String::new();
-        print(text, &mut out).map_err(|_| Error::from(ErrorKind::WriteFailure))?;
-        Ok::<_, Error>(match chars {
-            Some(chars) => out.trim_matches(|c| chars.contains(c)).to_string(),
-            None => out.trim_matches(is_space).to_string(),
-        })
-    });
-    env.add_filter("tojson", tojson);
-    env.add_function("strftime_now", |format: String| strftime(&format, SystemTime::now()));
-}
+use super::value::List;
 
 /// White space as `str.strip()` has it.
-fn is_space(c: char) -> bool {
+pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c)
 }
 
 /// `str(value)`; nothing for what is undefined.
-fn print(value: &Value, out: &mut dyn Write) -> std::fmt::Result {
+pub(super) fn print(value: &Value, out: &mut dyn Write) -> std::fmt::Result {
     match value.kind() {
         ValueKind::Undefined => Ok(()),
         ValueKind::String => out.write_str(value.as_str().unwrap_or_default()),
@@ -53,39 +32,43 @@ fn repr(value: &Value, out: &mut dyn Write) -> std::fmt::Result {
         ValueKind::Number => number(value, out),
         ValueKind::String => quoted(value.as_str().unwrap_or_default(), out),
         ValueKind::Seq => {
-            out.write_char('[')?;
-            items(value, out, repr)?;
-            out.write_char(']')
+            let tuple = value.downcast_object_ref::<List>().is_some_and(|list| list.tuple);
+            out.write_char(if tuple { '(' } else { '[' })?;
+            let n = items(value, out)?;
+            if tuple && n == 1 {
+                out.write_char(',')?;
+            }
+            out.write_char(if tuple { ')' } else { ']' })
         }
         ValueKind::Map => {
             out.write_char('{')?;
-            pairs(value, out, repr)?;
+            pairs(value, out)?;
             out.write_char('}')
         }
         _ => write!(out, "{value}"),
     }
 }
 
-type Show = fn(&Value, &mut dyn Write) -> std::fmt::Result;
-
-fn items(value: &Value, out: &mut dyn Write, show: Show) -> std::fmt::Result {
-    for (i, item) in value.try_iter().into_iter().flatten().enumerate() {
-        if i > 0 {
+fn items(value: &Value, out: &mut dyn Write) -> Result<usize, std::fmt::Error> {
+    let mut n = 0;
+    for item in value.try_iter().into_iter().flatten() {
+        if n > 0 {
             out.write_str(", ")?;
         }
-        show(&item, out)?;
+        repr(&item, out)?;
+        n += 1;
     }
-    Ok(())
+    Ok(n)
 }
 
-fn pairs(value: &Value, out: &mut dyn Write, show: Show) -> std::fmt::Result {
+fn pairs(value: &Value, out: &mut dyn Write) -> std::fmt::Result {
     for (i, key) in value.try_iter().into_iter().flatten().enumerate() {
         if i > 0 {
             out.write_str(", ")?;
         }
-        show(&key, out)?;
+        repr(&key, out)?;
         out.write_str(": ")?;
-        show(&value.get_item(&key).unwrap_or(Value::UNDEFINED), out)?;
+        repr(&value.get_item(&key).unwrap_or(Value::UNDEFINED), out)?;
     }
     Ok(())
 }
@@ -133,88 +116,80 @@ fn quoted(text: &str, out: &mut dyn Write) -> std::fmt::Result {
 }
 
 /// `json.dumps(value, ensure_ascii=False, indent=indent)`, as `transformers` defines the filter.
-fn tojson(value: &Value, indent: Option<usize>, kwargs: Kwargs) -> Result<String, Error> {
-    let indent = match indent {
-        Some(n) => Some(n),
-        None => kwargs.get("indent")?,
-    };
-    let _: Option<bool> = kwargs.get("ensure_ascii")?;
-    kwargs.assert_all_used()?;
-    let mut out = String::new();
-    json(value, indent.map(|n| n.min(16)), 0, &mut out)
-        .map_err(|_| Error::new(ErrorKind::BadSerialization, "this value has no JSON form"))?;
-    Ok(out)
-}
-
-fn json(value: &Value, indent: Option<usize>, depth: usize, out: &mut String) -> std::fmt::Result {
-    let separate = |first: bool, out: &mut String| match (indent, first) {
+pub(super) fn json(
+    value: &Value,
+    indent: Option<usize>,
+    depth: usize,
+    out: &mut dyn Write,
+) -> std::fmt::Result {
+    let separate = |first: bool, out: &mut dyn Write| match (indent, first) {
         (Some(n), _) => {
-            out.push_str(if first { "\n" } else { ",\n" });
-            out.extend(std::iter::repeat_n(' ', n * (depth + 1)));
+            out.write_str(if first { "\n" } else { ",\n" })?;
+            write!(out, "{:1$}", "", n * (depth + 1))
         }
-        (None, true) => {}
-        (None, false) => out.push_str(", "),
+        (None, true) => Ok(()),
+        (None, false) => out.write_str(", "),
     };
-    let close = |empty: bool, bracket: char, out: &mut String| {
+    let close = |empty: bool, bracket: char, out: &mut dyn Write| {
         if let (Some(n), false) = (indent, empty) {
-            out.push('\n');
-            out.extend(std::iter::repeat_n(' ', n * depth));
+            write!(out, "\n{:1$}", "", n * depth)?;
         }
-        out.push(bracket);
+        out.write_char(bracket)
     };
     match value.kind() {
-        ValueKind::None => out.push_str("null"),
-        ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-        ValueKind::Number => number(value, out)?,
+        ValueKind::None => out.write_str("null"),
+        ValueKind::Bool => out.write_str(if value.is_true() { "true" } else { "false" }),
+        ValueKind::Number => number(value, out),
         ValueKind::String => json_string(value.as_str().unwrap_or_default(), out),
         ValueKind::Seq | ValueKind::Iterable => {
-            out.push('[');
+            out.write_char('[')?;
             let mut empty = true;
             for item in value.try_iter().map_err(|_| std::fmt::Error)? {
-                separate(empty, out);
+                separate(empty, out)?;
                 empty = false;
                 json(&item, indent, depth + 1, out)?;
             }
-            close(empty, ']', out);
+            close(empty, ']', out)
         }
         ValueKind::Map => {
-            out.push('{');
+            out.write_char('{')?;
             let mut empty = true;
             for key in value.try_iter().map_err(|_| std::fmt::Error)? {
-                separate(empty, out);
+                separate(empty, out)?;
                 empty = false;
-                json_string(&key.to_string(), out);
-                out.push_str(": ");
+                let mut name = String::new();
+                print(&key, &mut name)?;
+                json_string(&name, out)?;
+                out.write_str(": ")?;
                 let item = value.get_item(&key).map_err(|_| std::fmt::Error)?;
                 json(&item, indent, depth + 1, out)?;
             }
-            close(empty, '}', out);
+            close(empty, '}', out)
         }
-        _ => return Err(std::fmt::Error),
+        _ => Err(std::fmt::Error),
     }
-    Ok(())
 }
 
-fn json_string(text: &str, out: &mut String) {
-    out.push('"');
+fn json_string(text: &str, out: &mut dyn Write) -> std::fmt::Result {
+    out.write_char('"')?;
     for c in text.chars() {
         match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            c if (c as u32) < 0x20 => out.push_str(&format!("\\u{:04x}", c as u32)),
-            c => out.push(c),
+            '"' => out.write_str("\\\"")?,
+            '\\' => out.write_str("\\\\")?,
+            '\n' => out.write_str("\\n")?,
+            '\r' => out.write_str("\\r")?,
+            '\t' => out.write_str("\\t")?,
+            '\u{8}' => out.write_str("\\b")?,
+            '\u{c}' => out.write_str("\\f")?,
+            c if (c as u32) < 0x20 => write!(out, "\\u{:04x}", c as u32)?,
+            c => out.write_char(c)?,
         }
     }
-    out.push('"');
+    out.write_char('"')
 }
 
 /// The common fields of `strftime`, in UTC; others stay as they are written.
-fn strftime(format: &str, now: SystemTime) -> String {
+pub(super) fn strftime(format: &str, now: SystemTime) -> String {
     const MONTHS: [&str; 12] = [
         "January",
         "February",

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use tokenizers::{Decoder, DecoderWrapper};
-
 use super::added::AddedTokens;
+use super::settings::Decoder;
 use super::vocab::Vocab;
 
 /// Turns tokens into text as they come.
@@ -29,7 +28,7 @@ pub(super) enum DecoderKind {
     /// Each token has its bytes: `from` replaced by `to`, or one byte for `<0xXX>`.
     Pieces { from: String, to: String },
     /// A decoder that looks at the whole; without one, tokens are joined by spaces.
-    Joined(Option<DecoderWrapper>),
+    Joined(Decoder),
 }
 
 /// What each token stands for.
@@ -70,7 +69,7 @@ impl StreamDecoder {
             }
             DecoderKind::Joined(decoder) => {
                 self.window.push(id);
-                self.step(&pieces, decoder.as_ref(), out);
+                self.step(&pieces, decoder, out);
             }
         }
     }
@@ -79,8 +78,8 @@ impl StreamDecoder {
     pub fn flush(&mut self, out: &mut String) {
         let pieces = self.pieces.clone();
         if let DecoderKind::Joined(decoder) = &pieces.decoder {
-            let before = pieces.decode(decoder.as_ref(), &self.window[..self.given]);
-            let all = pieces.decode(decoder.as_ref(), &self.window);
+            let before = pieces.decode(decoder, &self.window[..self.given]);
+            let all = pieces.decode(decoder, &self.window);
             out.push_str(all.get(before.len()..).unwrap_or(""));
         }
         out.extend(self.bytes.drain(..).map(|_| char::REPLACEMENT_CHARACTER));
@@ -113,7 +112,7 @@ impl StreamDecoder {
     }
 
     /// Gives what the newest token adds to the decoded window, unless that may still change.
-    fn step(&mut self, pieces: &Pieces, decoder: Option<&DecoderWrapper>, out: &mut String) {
+    fn step(&mut self, pieces: &Pieces, decoder: &Decoder, out: &mut String) {
         let all = pieces.decode(decoder, &self.window);
         if all.ends_with(char::REPLACEMENT_CHARACTER) {
             return;
@@ -147,13 +146,10 @@ impl Pieces {
         self.specials.binary_search(&id).is_ok()
     }
 
-    fn decode(&self, decoder: Option<&DecoderWrapper>, ids: &[u32]) -> String {
+    fn decode(&self, decoder: &Decoder, ids: &[u32]) -> String {
         let tokens: Vec<String> =
             ids.iter().map(|id| self.vocab.get(*id).to_owned()).filter(|t| !t.is_empty()).collect();
-        match decoder {
-            Some(d) => d.decode(tokens).unwrap_or_default(),
-            None => tokens.join(" "),
-        }
+        decoder.decode(tokens)
     }
 }
 

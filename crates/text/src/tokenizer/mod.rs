@@ -27,16 +27,19 @@ mod decode;
 )]
 mod json;
 mod kept;
+#[deny(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions
+)]
 mod settings;
 mod table;
 mod vocab;
 
 use std::sync::Arc;
-
-use tokenizers::{
-    NormalizedString, Normalizer, NormalizerWrapper, OffsetReferential, OffsetType,
-    PreTokenizedString, PreTokenizer, PreTokenizerWrapper,
-};
 
 pub use decode::StreamDecoder;
 pub use kept::{CacheUse, load_tokenizer, load_tokenizer_cached, load_tokenizer_kept};
@@ -45,15 +48,15 @@ use crate::error::{Error, Result};
 use added::{Added, AddedTokens, Segment};
 use bpe::Bpe;
 use decode::Pieces;
-use settings::{Settings, TextParts};
+use settings::{Normalizer, PreTokenizer, Settings, TextParts};
 use vocab::Vocab;
 
 /// A program's tokenizer.
 pub struct Tokenizer {
     vocab: Arc<Vocab>,
     bpe: Bpe,
-    normalizer: Option<NormalizerWrapper>,
-    pre_tokenizer: Option<PreTokenizerWrapper>,
+    normalizer: Normalizer,
+    pre_tokenizer: PreTokenizer,
     /// Added tokens that are part of ordinary text, such as runs of newlines.
     ordinary: AddedTokens,
     /// Control tokens.
@@ -209,23 +212,9 @@ impl Tokenizer {
     /// Normalises, splits into words, and merges each. `depth` counts how often the text was taken
     /// apart before.
     fn encode_words(&self, text: &str, ids: &mut Vec<u32>, depth: u32) -> Result<()> {
-        let failed = |e| Error::Tokenizer(format!("it can't encode this text: {e}"));
-        let mut normalized = NormalizedString::from(text);
-        if let Some(normalizer) = &self.normalizer {
-            normalizer.normalize(&mut normalized).map_err(failed)?;
-        }
+        let normalized = self.normalizer.normalize(text)?;
         let from = ids.len();
-        match &self.pre_tokenizer {
-            None => self.bpe.encode(normalized.get(), &self.vocab, ids),
-            Some(pre_tokenizer) => {
-                let mut words = PreTokenizedString::from(normalized);
-                pre_tokenizer.pre_tokenize(&mut words).map_err(failed)?;
-                for (word, ..) in words.get_splits(OffsetReferential::Normalized, OffsetType::None)
-                {
-                    self.bpe.encode(word, &self.vocab, ids);
-                }
-            }
-        }
+        self.pre_tokenizer.words(&normalized, |word| self.bpe.encode(word, &self.vocab, ids));
         self.break_up_specials(from, ids, depth)
     }
 
