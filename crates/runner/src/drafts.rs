@@ -121,7 +121,7 @@ impl Runner {
         let mut k = 0;
         for sequence in found() {
             let Generation { guesses, hidden, .. } = &sequence.data;
-            let Some((at, last)) = sequence.tokens.iter().enumerate().last() else { continue };
+            let Some((at, last)) = sequence.tokens.iter().enumerate().next_back() else { continue };
             let token = guesses.tokens.last().unwrap_or(last);
             let from = if guesses.tokens.is_empty() { hidden } else { &guesses.hidden };
             self.batch.push_draft(at, *token, from);
