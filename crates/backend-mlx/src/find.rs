@@ -78,15 +78,16 @@ fn packages() -> Vec<PathBuf> {
     roots.iter().flat_map(|root| packages_below(root)).collect()
 }
 
-/// `lib/python3.*/site-packages/mlx/lib` and what Debian calls the same, latest Python first.
+/// `lib/python3.*/site-packages/mlx/lib` and what Debian calls the same (`lib/python3`), latest Python
+/// first.
 fn packages_below(root: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(root.join("lib")) else { return Vec::new() };
-    let is_python = |path: &PathBuf| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python3"))
+    let version = |path: &PathBuf| -> Option<u32> {
+        let name = path.file_name()?.to_str()?;
+        name.strip_prefix("python3.")?.parse().ok()
     };
-    let mut pythons: Vec<PathBuf> =
-        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_python).collect();
-    pythons.sort();
+    let mut pythons: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    pythons.sort_by_key(version);
     let folders = |python: PathBuf| {
         ["site-packages", "dist-packages"].map(|kind| python.join(kind).join("mlx").join("lib"))
     };
