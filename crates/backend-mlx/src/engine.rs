@@ -73,6 +73,9 @@ struct Coming {
     drawn: Option<Array>,
 }
 
+/// Sees what each node makes, by its number.
+type Watcher<'a> = dyn FnMut(&Mlx, usize, &[Value]) -> Result<()> + 'a;
+
 /// What becomes of it, with nothing borrowed.
 struct OwnedWant {
     /// `None` for all of it.
@@ -215,7 +218,7 @@ impl MlxEngine {
         call: &Call<'_>,
         bound: &Bound<'_>,
         wanted: Purposes,
-        each: &mut dyn FnMut(&Mlx, usize, &[Value]) -> Result<()>,
+        each: &mut Watcher<'_>,
     ) -> Result<Vec<Option<Value>>> {
         let program = self.machine.program.clone();
         let method = program.method(call.method)?;
