@@ -6,6 +6,7 @@ mod cuda;
 mod deny;
 mod faults;
 mod gpu;
+mod mlx;
 mod packages;
 mod program;
 mod python;
@@ -30,6 +31,7 @@ cargo xtask COMMAND
   systems       the workspace, compiled for the systems that are not here
   aarch64       the CPU backend's NEON kernels, under an emulator where need be
   cuda          compile the CUDA kernels into their bundle; --check compares only
+  mlx           bring MLX here (on Linux for the CPU), so that its backend can be tested
   tidy          the project's own rules: which room knows which, sizes, unsafe, names
   web           builds the web page into web/dist
   web --check   whether web/dist is what web/ builds
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         ["aarch64"] => aarch64::test(&root()),
         ["cuda"] => cuda::build(&root()),
         ["cuda", "--check"] => cuda::check(&root()),
+        ["mlx"] => mlx::build(&root()),
         ["tidy"] => suite::rules(&root()),
         ["web"] => web::build(&root()),
         ["web", "--check"] => web::check(&root()),

@@ -19,6 +19,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("lapidary-reference", &["lapidary-program", "lapidary-backend", "lapidary-backend-kit"]),
     ("lapidary-backend-cpu", &["lapidary-program", "lapidary-backend", "lapidary-backend-kit"]),
     ("lapidary-backend-cuda", &["lapidary-program", "lapidary-backend", "lapidary-backend-kit"]),
+    ("lapidary-backend-mlx", &["lapidary-program", "lapidary-backend", "lapidary-backend-kit"]),
     ("lapidary-backend-wgpu", &["lapidary-program", "lapidary-backend", "lapidary-backend-kit"]),
     (
         "lapidary-backends",
@@ -26,6 +27,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "lapidary-backend",
             "lapidary-backend-cpu",
             "lapidary-backend-cuda",
+            "lapidary-backend-mlx",
             "lapidary-backend-wgpu",
             "lapidary-reference",
         ],
@@ -54,6 +56,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             // What features bring, for tests over GPUs and models.
             "lapidary",
             "lapidary-backend-cuda",
+            "lapidary-backend-mlx",
             "lapidary-backend-wgpu",
             "lapidary-backends",
             "lapidary-gemma",
@@ -105,6 +108,7 @@ const NAMELESS: &[&str] = &[
     "backend",
     "backend-kit",
     "backend-cpu",
+    "backend-mlx",
     "backend-wgpu",
     "backends",
     "measure",

@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 
 use crate::program::Build;
 use crate::{
-    aarch64, cargo, clients, cuda, deny, faults, gpu, real_model, rooms, run, systems, tidy, web,
+    aarch64, cargo, clients, cuda, deny, faults, gpu, mlx, real_model, rooms, run, systems, tidy,
+    web,
 };
 
 /// Everything.
@@ -24,20 +25,20 @@ pub fn full(root: &Path) -> Result<()> {
     });
     steps.step("lints", || lints(root))?;
     steps.step("dependencies", || deny::check(root))?;
-    let mut weights = None;
+    let mut fetched = Fetched::default();
     steps.step("downloads, after lints", || {
-        weights = downloads.join().ok().flatten();
+        fetched = downloads.join().unwrap_or_default();
         Ok(())
     })?;
     steps.step("web page", || web::test(root))?;
     steps.step("tests: build", || run(cargo(root).args(ALL_TESTS).arg("--no-run")))?;
-    steps.step("tests: run", || tests(root, weights.as_deref()))?;
+    steps.step("tests: run", || tests(root, &fetched))?;
     steps.step("web page, served", || web::test_served(root, Build::WithTests))?;
-    steps.step("clients", || clients::test(root, weights.as_deref(), Build::WithTests))?;
+    steps.step("clients", || clients::test(root, fetched.weights.as_deref(), Build::WithTests))?;
     steps.step("CUDA kernels", || cuda::check(root))?;
     steps.step("other systems", || systems::check(root))?;
     steps.step("aarch64", || aarch64::test(root))?;
-    if weights.is_some() {
+    if fetched.weights.is_some() {
         steps.step("real model", || real_model::compare(root, real_model::Extent::Short))?;
     }
     steps.tell();
@@ -73,8 +74,17 @@ fn lints(root: &Path) -> Result<()> {
     run(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
 }
 
-/// Installs and downloads what later steps need; the real model's file, if it can be had.
-fn prepare(root: &Path) -> Option<PathBuf> {
+/// What was downloaded for tests, as far as it can be had.
+#[derive(Default)]
+struct Fetched {
+    /// The real model's file.
+    weights: Option<PathBuf>,
+    /// The folder of MLX.
+    mlx: Option<PathBuf>,
+}
+
+/// Installs and downloads what later steps need.
+fn prepare(root: &Path) -> Fetched {
     gpu::prepare();
     if let Err(e) = web::prepare_browser() {
         eprintln!("xtask: no Chromium: {e:#}");
@@ -87,35 +97,39 @@ fn prepare(root: &Path) -> Option<PathBuf> {
     if weights.is_ok() {
         real_model::prepare(root);
     }
-    weights.inspect_err(|e| eprintln!("xtask: SKIPPED what needs the real model: {e:#}")).ok()
+    let skipped = |what: &str, e: &anyhow::Error| eprintln!("xtask: SKIPPED {what}: {e:#}");
+    let weights = weights.inspect_err(|e| skipped("what needs the real model", e)).ok();
+    let mlx = mlx::fetch(root).inspect_err(|e| skipped("tests of the MLX backend", e)).ok();
+    Fetched { weights, mlx }
 }
 
 const ALL_TESTS: [&str; 3] = ["test", "--workspace", "--quiet"];
 
 /// Tests with a harness that runs its cases in one process, since they share a device and kernels.
-const SUITES: [&str; 8] =
-    ["--test", "cpu", "--test", "cuda", "--test", "reference", "--test", "wgpu"];
+const SUITES: [&str; 10] =
+    ["--test", "cpu", "--test", "cuda", "--test", "mlx", "--test", "reference", "--test", "wgpu"];
 
-/// All tests. Those that can use the real model find it through the environment.
+/// All tests. Those that can use the real model or MLX find them through the environment.
 ///
 /// Where nextest is installed it runs what is not such a suite, so that both cores have tests of other
 /// binaries when one binary comes to its end. To install it takes longer than it saves here.
-fn tests(root: &Path, weights: Option<&Path>) -> Result<()> {
-    let with_model = |mut command: Command| {
-        weights.map(|path| command.env(real_model::WEIGHTS_ENV, path));
+fn tests(root: &Path, fetched: &Fetched) -> Result<()> {
+    let with_fetched = |mut command: Command| {
+        fetched.weights.as_ref().map(|path| command.env(real_model::WEIGHTS_ENV, path));
+        fetched.mlx.as_ref().map(|folder| command.env(mlx::PLACE_ENV, folder));
         command
     };
     let has_nextest = cargo(root).args(["nextest", "--version"]).output();
     if !has_nextest.is_ok_and(|output| output.status.success()) {
-        let mut all = with_model(cargo(root));
+        let mut all = with_fetched(cargo(root));
         return run(all.args(ALL_TESTS));
     }
-    let mut rest = with_model(cargo(root));
-    let suites = "package(=lapidary-conformance) & binary(/^(cpu|cuda|reference|wgpu)$/)";
+    let mut rest = with_fetched(cargo(root));
+    let suites = "package(=lapidary-conformance) & binary(/^(cpu|cuda|mlx|reference|wgpu)$/)";
     rest.args(["nextest", "run", "--workspace", "--no-fail-fast", "--status-level", "slow"]);
     run(rest.args(["--filterset", &format!("not ({suites})")]))?;
-    run(with_model(cargo(root)).args(ALL_TESTS).args(SUITES))?;
-    run(with_model(cargo(root)).args(ALL_TESTS).arg("--doc"))
+    run(with_fetched(cargo(root)).args(ALL_TESTS).args(SUITES))?;
+    run(with_fetched(cargo(root)).args(ALL_TESTS).arg("--doc"))
 }
 
 /// Steps that were done, with their seconds.
