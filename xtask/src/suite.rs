@@ -8,7 +8,9 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use crate::program::Build;
-use crate::{aarch64, cargo, clients, cuda, deny, gpu, real_model, rooms, run, systems, tidy, web};
+use crate::{
+    aarch64, cargo, clients, cuda, deny, gpu, hub, real_model, rooms, run, systems, tidy, web,
+};
 
 /// Everything.
 pub fn full(root: &Path) -> Result<()> {
@@ -22,14 +24,15 @@ pub fn full(root: &Path) -> Result<()> {
     });
     steps.step("lints", || lints(root))?;
     steps.step("dependencies", || deny::check(root))?;
-    let mut weights = None;
+    let mut found = Found::default();
     steps.step("downloads, after lints", || {
-        weights = downloads.join().ok().flatten();
+        found = downloads.join().unwrap_or_default();
         Ok(())
     })?;
+    let weights = found.weights.clone();
     steps.step("web page", || web::test(root))?;
     steps.step("tests: build", || run(cargo(root).args(ALL_TESTS).arg("--no-run")))?;
-    steps.step("tests: run", || tests(root, weights.as_deref()))?;
+    steps.step("tests: run", || tests(root, &found))?;
     steps.step("web page, served", || web::test_served(root, Build::WithTests))?;
     steps.step("clients", || clients::test(root, weights.as_deref(), Build::WithTests))?;
     steps.step("CUDA kernels", || cuda::check(root))?;
@@ -71,8 +74,17 @@ fn lints(root: &Path) -> Result<()> {
     run(cargo(root).args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
 }
 
-/// Installs and downloads what later steps need; the real model's file, if it can be had.
-fn prepare(root: &Path) -> Option<PathBuf> {
+/// What was downloaded, where it could be had.
+#[derive(Default)]
+struct Found {
+    /// The real model's file.
+    weights: Option<PathBuf>,
+    /// A Python with `huggingface_hub`.
+    hub: Option<PathBuf>,
+}
+
+/// Installs and downloads what later steps need.
+fn prepare(root: &Path) -> Found {
     gpu::prepare();
     if let Err(e) = web::prepare_browser() {
         eprintln!("xtask: no Chromium: {e:#}");
@@ -81,11 +93,15 @@ fn prepare(root: &Path) -> Option<PathBuf> {
     _ = clients::prepare(root);
     aarch64::prepare();
     systems::prepare();
+    let judge = hub::prepare(root);
+    let judge = judge.inspect_err(|e| eprintln!("xtask: SKIPPED huggingface_hub: {e:#}"));
     let weights = real_model::fetch(root);
     if weights.is_ok() {
         real_model::prepare(root);
     }
-    weights.inspect_err(|e| eprintln!("xtask: SKIPPED what needs the real model: {e:#}")).ok()
+    let weights =
+        weights.inspect_err(|e| eprintln!("xtask: SKIPPED what needs the real model: {e:#}"));
+    Found { weights: weights.ok(), hub: judge.ok() }
 }
 
 const ALL_TESTS: [&str; 3] = ["test", "--workspace", "--quiet"];
@@ -94,26 +110,27 @@ const ALL_TESTS: [&str; 3] = ["test", "--workspace", "--quiet"];
 const SUITES: [&str; 8] =
     ["--test", "cpu", "--test", "cuda", "--test", "reference", "--test", "wgpu"];
 
-/// All tests. Those that can use the real model find it through the environment.
+/// All tests. Those that can use what was downloaded find it through the environment.
 ///
 /// Where nextest is installed it runs what is not such a suite, so that both cores have tests of other
 /// binaries when one binary comes to its end. To install it takes longer than it saves here.
-fn tests(root: &Path, weights: Option<&Path>) -> Result<()> {
-    let with_model = |mut command: Command| {
-        weights.map(|path| command.env(real_model::WEIGHTS_ENV, path));
+fn tests(root: &Path, found: &Found) -> Result<()> {
+    let with_found = |mut command: Command| {
+        found.weights.as_ref().map(|path| command.env(real_model::WEIGHTS_ENV, path));
+        found.hub.as_ref().map(|path| command.env(hub::PYTHON_ENV, path));
         command
     };
     let has_nextest = cargo(root).args(["nextest", "--version"]).output();
     if !has_nextest.is_ok_and(|output| output.status.success()) {
-        let mut all = with_model(cargo(root));
+        let mut all = with_found(cargo(root));
         return run(all.args(ALL_TESTS));
     }
-    let mut rest = with_model(cargo(root));
+    let mut rest = with_found(cargo(root));
     let suites = "package(=lapidary-conformance) & binary(/^(cpu|cuda|reference|wgpu)$/)";
     rest.args(["nextest", "run", "--workspace", "--no-fail-fast", "--status-level", "slow"]);
     run(rest.args(["--filterset", &format!("not ({suites})")]))?;
-    run(with_model(cargo(root)).args(ALL_TESTS).args(SUITES))?;
-    run(with_model(cargo(root)).args(ALL_TESTS).arg("--doc"))
+    run(with_found(cargo(root)).args(ALL_TESTS).args(SUITES))?;
+    run(with_found(cargo(root)).args(ALL_TESTS).arg("--doc"))
 }
 
 /// Steps that were done, with their seconds.
