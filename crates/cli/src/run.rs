@@ -9,6 +9,7 @@ use crate::args::{RunArgs, SamplingArgs};
 use crate::exit::Usage;
 use crate::interrupt::cancel_on_interrupt;
 use crate::model;
+use crate::named;
 use crate::show::Shown;
 use crate::tell::tell;
 
@@ -63,7 +64,8 @@ fn prompt(args: &RunArgs) -> Result<String> {
     }
     // Nobody shall type a text at length before hearing that there is no such model.
     if let Some(path) = args.model.path()
-        && let Err(e) = std::fs::metadata(path)
+        && let located = named::locate(path, args.model.may_pull)?
+        && let Err(e) = std::fs::metadata(&located.path)
     {
         let what = format!("can't open the model {} (a prompt goes after -p)", path.display());
         return Err(anyhow::Error::new(e).context(what));
