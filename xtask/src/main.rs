@@ -6,6 +6,7 @@ mod cuda;
 mod deny;
 mod faults;
 mod gpu;
+mod hub;
 mod mlx;
 mod packages;
 mod program;
@@ -37,6 +38,7 @@ cargo xtask COMMAND
   web --check   whether web/dist is what web/ builds
   web --test    the check, types, and tests of the page, also in Chromium
   web --test --served  the page as `lapidary serve` serves it, with pebble
+  hub           names and downloads, with huggingface_hub as the judge of the cache
   clients       clients as people use them, in Python and Node, against `lapidary serve`
   size          lines of each crate
   first-run     fetch the real Gemma 3 270M and ask it something
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         ["clients"] => {
             clients::test(&root(), real_model::fetched(&root()).as_deref(), program::Build::Dev)
         }
+        ["hub"] => hub::test(&root()),
         ["size"] => tidy::sizes(&root()),
         ["first-run"] => real_model::first_run(&root()),
         ["real-model"] => real_model::compare(&root(), real_model::Extent::Full),

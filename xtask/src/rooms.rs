@@ -82,8 +82,12 @@ const ROOMS: &[(&str, &[&str])] = &[
             "lapidary-text",
         ],
     ),
+    ("lapidary-hub", &[]),
     ("lapidary-server", &["lapidary"]),
-    ("lapidary-cli", &["lapidary", "lapidary-heldout", "lapidary-measure", "lapidary-server"]),
+    (
+        "lapidary-cli",
+        &["lapidary", "lapidary-heldout", "lapidary-hub", "lapidary-measure", "lapidary-server"],
+    ),
     (
         "lapidary-fuzz",
         &[

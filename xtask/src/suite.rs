@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 
 use crate::program::Build;
 use crate::{
-    aarch64, cargo, clients, cuda, deny, faults, gpu, mlx, real_model, rooms, run, systems, tidy,
-    web,
+    aarch64, cargo, clients, cuda, deny, faults, gpu, hub, mlx, real_model, rooms, run, systems,
+    tidy, web,
 };
 
 /// Everything.
@@ -79,6 +79,8 @@ fn lints(root: &Path) -> Result<()> {
 struct Fetched {
     /// The real model's file.
     weights: Option<PathBuf>,
+    /// A Python with `huggingface_hub`.
+    hub: Option<PathBuf>,
     /// The folder of MLX.
     mlx: Option<PathBuf>,
 }
@@ -93,6 +95,8 @@ fn prepare(root: &Path) -> Fetched {
     _ = clients::prepare(root);
     aarch64::prepare();
     systems::prepare();
+    let judge = hub::prepare(root);
+    let judge = judge.inspect_err(|e| eprintln!("xtask: SKIPPED huggingface_hub: {e:#}"));
     let weights = real_model::fetch(root);
     if weights.is_ok() {
         real_model::prepare(root);
@@ -100,7 +104,7 @@ fn prepare(root: &Path) -> Fetched {
     let skipped = |what: &str, e: &anyhow::Error| eprintln!("xtask: SKIPPED {what}: {e:#}");
     let weights = weights.inspect_err(|e| skipped("what needs the real model", e)).ok();
     let mlx = mlx::fetch(root).inspect_err(|e| skipped("tests of the MLX backend", e)).ok();
-    Fetched { weights, mlx }
+    Fetched { weights, hub: judge.ok(), mlx }
 }
 
 const ALL_TESTS: [&str; 3] = ["test", "--workspace", "--quiet"];
@@ -117,6 +121,7 @@ fn tests(root: &Path, fetched: &Fetched) -> Result<()> {
     let with_fetched = |mut command: Command| {
         fetched.weights.as_ref().map(|path| command.env(real_model::WEIGHTS_ENV, path));
         fetched.mlx.as_ref().map(|folder| command.env(mlx::PLACE_ENV, folder));
+        fetched.hub.as_ref().map(|path| command.env(hub::PYTHON_ENV, path));
         command
     };
     let has_nextest = cargo(root).args(["nextest", "--version"]).output();

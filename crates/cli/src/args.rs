@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod eval;
+pub mod hub;
 pub mod serve;
 
 use std::convert::Infallible;
@@ -13,6 +14,7 @@ use lapidary::{DeviceChoice, Draft, KvType, Modality, Precision};
 
 use self::bench::BenchArgs;
 use self::eval::EvalCommand;
+use self::hub::{LsArgs, PullArgs, RmArgs, ShowArgs};
 use self::serve::ServeArgs;
 use crate::named;
 
@@ -43,6 +45,14 @@ pub enum Command {
     Export(ExportArgs),
     /// Show what a model contains: methods, ops, caches, quantisation, sizes
     Inspect(InspectArgs),
+    /// Download a model by its name: gemma3:1b, gemma4:e2b, or org/repo of Hugging Face
+    Pull(PullArgs),
+    /// List the models that are on this machine, or all that have a name
+    Ls(LsArgs),
+    /// Show what a name stands for: variants, licence, memory, and which backend would run it
+    Show(ShowArgs),
+    /// Remove downloaded models
+    Rm(RmArgs),
     /// Check a file's bytes, and a backend against the golden logits in the file
     Verify(VerifyArgs),
     /// Compute the logits of raw token ids
@@ -64,7 +74,8 @@ pub enum Command {
 /// Which model.
 #[derive(Debug, Default, Args)]
 pub struct ModelArgs {
-    /// A Hugging Face folder, a GGUF file or a .lap file [default: pebble, which is built in]
+    /// A Hugging Face folder, a GGUF file, a .lap file, or a name such as gemma4:e2b (`lapidary ls
+    /// --all`) [default: pebble, which is built in]
     pub model: Option<PathBuf>,
     /// Read files instead of mapping them (for files that may change while they are open)
     #[arg(long)]
@@ -75,6 +86,9 @@ pub struct ModelArgs {
     /// The drafter to open with it, where a command has a use for one.
     #[arg(skip)]
     pub draft: Option<DraftArg>,
+    /// Whether a name that is not on this machine is downloaded where a person sees it.
+    #[arg(skip)]
+    pub may_pull: bool,
 }
 
 /// Images, videos and audio. They come before the prompt, in the order in which they are given.
@@ -158,7 +172,9 @@ impl Cli {
             media.put_in_order(matches);
         }
         match &mut cli.command {
+            Command::Chat(args) => args.model.may_pull = true,
             Command::Run(args) => {
+                args.model.may_pull = true;
                 args.prompt = args.prompt.take().or(args.prompt_flag.take());
                 named::settle(&mut args.model.model, &mut args.prompt);
             }
@@ -331,6 +347,7 @@ The name `pebble` always means the built-in model; write ./pebble for a folder o
 
   lapidary run \"Tell me a story about a brave fox.\"
   lapidary run --image drawing.png \"Describe this image.\"
+  lapidary run gemma3:1b \"Why is the sky blue?\"
   lapidary run gemma-3-1b-it.gguf \"Why is the sky blue?\"
   lapidary run \"Summarise this:\" < report.txt
   lapidary run -p pebble";
@@ -411,7 +428,7 @@ pub struct SamplingArgs {
 
 #[derive(Debug, Args)]
 pub struct ExportArgs {
-    /// A Hugging Face folder, a GGUF file or a .lap file, or `pebble`
+    /// A Hugging Face folder, a GGUF file, a .lap file, a name such as gemma4:e2b, or `pebble`
     #[arg(conflicts_with = "synthetic", required_unless_present = "synthetic")]
     pub model: Option<PathBuf>,
     /// Use a released shape with random weights instead, to try a recipe at full size: gemma-4-31b, …
@@ -420,7 +437,7 @@ pub struct ExportArgs {
     /// Read files instead of mapping them (for files that may change while they are open)
     #[arg(long)]
     pub no_mmap: bool,
-    /// The model's drafter (…-assistant), a folder or a GGUF file, to add the `draft` method
+    /// The model's drafter (…-assistant), a folder, a GGUF file or a name, to add the `draft` method
     #[arg(long, value_name = "PATH", conflicts_with = "synthetic")]
     pub draft: Option<PathBuf>,
     /// The GGUF file with the model's vision and audio towers [default: the one next to the model]

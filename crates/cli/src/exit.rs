@@ -18,6 +18,18 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// A model that is too large for this machine, found before it was downloaded.
+#[derive(Debug)]
+pub struct TooLarge(pub String);
+
+impl std::fmt::Display for TooLarge {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for TooLarge {}
+
 /// A check that ran and did not pass; it has already said so.
 #[derive(Debug)]
 pub struct Failed;
@@ -75,12 +87,20 @@ pub fn is_cancelled(error: &anyhow::Error) -> bool {
 }
 
 fn code(error: &anyhow::Error) -> u8 {
-    let one = |e: &(dyn std::error::Error + 'static)| match e.downcast_ref() {
-        Some(Usage(_)) => Some(ErrorCode::InvalidArgument),
-        None => match e.downcast_ref::<lapidary_heldout::Error>() {
+    let one = |e: &(dyn std::error::Error + 'static)| {
+        if e.is::<Usage>() {
+            return Some(ErrorCode::InvalidArgument);
+        }
+        if e.is::<TooLarge>() {
+            return Some(ErrorCode::OutOfMemory);
+        }
+        if let Some(e) = e.downcast_ref::<lapidary_hub::Error>() {
+            return ErrorCode::by_name(e.code());
+        }
+        match e.downcast_ref::<lapidary_heldout::Error>() {
             Some(e) => e.code(),
             None => ErrorCode::of(e),
-        },
+        }
     };
     error.chain().find_map(one).map_or(1, ErrorCode::exit)
 }

@@ -12,6 +12,7 @@ mod eval;
 mod exit;
 mod export;
 mod heldout;
+mod hub;
 mod input;
 mod inspect;
 mod interrupt;
@@ -44,6 +45,10 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Pull(args) => hub::pull::run(&args),
+        Command::Ls(args) => hub::ls::run(&args),
+        Command::Show(args) => hub::show::run(&args),
+        Command::Rm(args) => hub::rm::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Logits(args) => logits::run(&args),
         Command::Tokens(args) => tokens::run(&args),

@@ -7,8 +7,8 @@ use lapidary::{Engine, Error, Load, LoadedRunner, Media, Model, Open, PEBBLE, Pl
 
 use crate::args::{DeviceArgs, DraftArg, EngineArgs, MediaArgs, ModelArgs};
 use crate::exit::Usage;
-use crate::progress;
 use crate::tell::{debug, tell};
+use crate::{hub, named, progress};
 
 /// Opens a model of any kind, and says which if none was named.
 pub fn open(args: &ModelArgs) -> Result<Model> {
@@ -20,19 +20,23 @@ pub fn open(args: &ModelArgs) -> Result<Model> {
 
 /// Opens a model of any kind.
 pub fn open_quietly(args: &ModelArgs) -> Result<Model> {
+    let located = named::locate(args.model.as_deref().unwrap_or(Path::new(PEBBLE)), args.may_pull)?;
     let mut open = Open::new();
     if args.no_mmap {
         open = open.no_mmap();
     }
     open = match &args.draft {
-        Some(DraftArg::At(path)) => open.draft(path),
+        Some(DraftArg::At(path)) => open.draft(named::locate(path, args.may_pull)?.path),
         Some(DraftArg::Auto) => open.draft_beside(),
         Some(DraftArg::Off | DraftArg::Lookup) | None => open,
     };
-    if let Some(path) = &args.mmproj {
+    if let Some(path) = args.mmproj.as_ref().or(located.towers.as_ref()) {
         open = open.mmproj(path);
     }
-    let model = open.open(args.model.as_deref().unwrap_or(Path::new(PEBBLE)))?;
+    if let Some(recipe) = &located.recipe {
+        open = open.quant(recipe);
+    }
+    let model = open.open(&located.path)?;
     for notice in model.notices() {
         match notice.is_surprise {
             true => tell(format_args!("note: {}", notice.text)),
@@ -66,7 +70,7 @@ pub fn need_template(model: &Model) -> Result<()> {
 
 /// What the flags say of a device, with a bar while weights are packed. `say` tells what was chosen.
 pub fn load_args(args: &DeviceArgs, say: bool) -> Load {
-    let load = Load::default().backend(&args.backend);
+    let load = Load::default().backend(hub::backend(&args.backend));
     let load = match &args.device {
         Some(device) => load.device(device.clone()),
         None => load,

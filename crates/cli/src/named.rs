@@ -1,10 +1,14 @@
-//! Which model is meant: one at a path, or the one that is built in.
+//! Which model is meant: one at a path, one by its name, or the one that is built in.
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
+use anyhow::Result;
 use lapidary::PEBBLE;
+use lapidary_hub::{Error, Given, Hub, given};
 
 use crate::args::{DraftArg, ModelArgs};
+use crate::hub::pull;
 
 impl ModelArgs {
     /// The model that was given by its path alone.
@@ -19,6 +23,7 @@ impl ModelArgs {
             no_mmap: self.no_mmap,
             mmproj: self.mmproj.clone(),
             draft: Some(draft.clone()),
+            may_pull: self.may_pull,
         }
     }
 
@@ -27,6 +32,57 @@ impl ModelArgs {
     pub fn path(&self) -> Option<&Path> {
         self.model.as_deref().filter(|path| path.as_os_str() != PEBBLE)
     }
+}
+
+/// Where a model's files are.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Located {
+    /// What is opened.
+    pub path: PathBuf,
+    /// The GGUF file with the towers.
+    pub towers: Option<PathBuf>,
+    /// The recipe to quantise it by.
+    pub recipe: Option<String>,
+    /// Its name, if it was named.
+    pub name: Option<String>,
+}
+
+/// Finds what stands where a model stands. A path that exists wins over a name.
+///
+/// A name whose files are not here is an error that says how to get them; if it `may_pull` and a
+/// person sees it, it is downloaded.
+pub fn locate(model: &Path, may_pull: bool) -> Result<Located> {
+    let at_path = || Located { path: model.to_path_buf(), ..Located::default() };
+    let Some(text) = model.to_str().filter(|text| *text != PEBBLE) else { return Ok(at_path()) };
+    let name = match given(text) {
+        Ok(Given::Name(name)) => name,
+        Ok(Given::Path) => return Ok(at_path()),
+        // A word that is near no name, or a sentence, is looked for as a path, and not found.
+        Err(Error::Unknown { close: false, .. }) if !text.contains(':') && !is_family(text) => {
+            return Ok(at_path());
+        }
+        Err(Error::Name { .. }) if text.contains(char::is_whitespace) => return Ok(at_path()),
+        Err(e) => return Err(e.into()),
+    };
+    let hub = Hub::from_env()?;
+    let found = match hub.find(&name) {
+        Err(Error::NotHere { .. })
+            if may_pull && std::io::stderr().is_terminal() && !hub.settings().offline =>
+        {
+            pull::bring(&hub, &name, false)?
+        }
+        found => found?,
+    };
+    Ok(Located {
+        path: found.model,
+        towers: found.towers,
+        recipe: found.recipe,
+        name: Some(name.to_string()),
+    })
+}
+
+fn is_family(word: &str) -> bool {
+    lapidary_hub::Table::get().has_family(&word.to_lowercase())
 }
 
 /// Of one word that stands where a model stands, makes a prompt if it can be nothing else.
@@ -50,13 +106,20 @@ fn is_prompt(words: &str) -> bool {
     let starts_as_path =
         ["./", "../", "/", "~", ".\\", "..\\"].iter().any(|p| words.starts_with(p));
     let like_a_path = words.contains(['/', '\\']) && !has_spaces;
-    let is_name = words == PEBBLE || is_nearly(words, PEBBLE);
+    let is_name = words == PEBBLE || is_nearly(words, PEBBLE) || is_hub_name(words);
     !words.is_empty()
         && !starts_as_path
         && !like_a_path
         && !is_name
         && !ENDINGS.iter().any(|ending| lower.ends_with(ending))
         && !Path::new(words).exists()
+}
+
+/// Whether a word is a model's name on the hub, or nearly one.
+fn is_hub_name(word: &str) -> bool {
+    !word.contains(char::is_whitespace)
+        && (is_family(word)
+            || matches!(given(word), Ok(Given::Name(_)) | Err(Error::Unknown { close: true, .. })))
 }
 
 /// What is said of a model that is not there.
@@ -142,6 +205,9 @@ mod tests {
         }
         let here = env!("CARGO_MANIFEST_DIR");
         let paths = [
+            "gemma3:1b",
+            "gemma4",
+            "gema3:1b",
             "peble",
             "gemma.gguf",
             "my model.gguf",

@@ -62,7 +62,8 @@ pub fn run(args: &RunArgs) -> Result<()> {
 fn prompt(args: &RunArgs) -> Result<String> {
     // Nobody shall type a text at length before hearing that there is no such model.
     if let Some(path) = args.model.path()
-        && let Err(e) = std::fs::metadata(path)
+        && let located = named::locate(path, args.model.may_pull)?
+        && let Err(e) = std::fs::metadata(&located.path)
     {
         return Err(anyhow::Error::new(e).context(named::not_there(path)));
     }

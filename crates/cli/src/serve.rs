@@ -1,5 +1,7 @@
 //! `lapidary serve`.
 
+use std::path::Path;
+
 use anyhow::{Context, Result, anyhow};
 use lapidary::{KvType, Load, Model, Open, Precision};
 use lapidary_server::{Config, Log, Outcome, Server, Source};
@@ -7,6 +9,7 @@ use lapidary_server::{Config, Log, Outcome, Server, Source};
 use crate::args::serve::ServeArgs;
 use crate::exit::Usage;
 use crate::tell::tell;
+use crate::{hub, named};
 
 /// Serves until it is told to end.
 pub fn run(args: &ServeArgs) -> Result<()> {
@@ -71,9 +74,11 @@ fn signalled() -> Result<impl Future<Output = ()>> {
 /// A model, opened: what can't be read is refused before anybody asks.
 fn source(given: &str, config: &Config) -> Result<Source> {
     let (name, path) = match given.split_once('=') {
-        Some((name, path)) => (name.to_string(), path),
-        None => (Source::name_of(given), given),
+        Some((name, path)) => (Some(name.to_string()), path),
+        None => (None, given),
     };
+    let located = named::locate(Path::new(path), false)?;
+    let name = name.or(located.name).unwrap_or_else(|| Source::name_of(given));
     let mut open = Open::new();
     if config.no_mmap {
         open = open.no_mmap();
@@ -83,8 +88,13 @@ fn source(given: &str, config: &Config) -> Result<Source> {
             return Err(Usage("--mmproj goes with one model alone".into()).into());
         }
         open = open.mmproj(mmproj);
+    } else if let Some(towers) = &located.towers {
+        open = open.mmproj(towers);
     }
-    let model = open.open(path)?;
+    if let Some(recipe) = &located.recipe {
+        open = open.quant(recipe);
+    }
+    let model = open.open(&located.path)?;
     for notice in model.notices().iter().filter(|n| n.is_surprise) {
         tell(format_args!("note: {name}: {}", notice.text));
     }
@@ -99,7 +109,7 @@ fn source(given: &str, config: &Config) -> Result<Source> {
 fn load(config: &Config, model: &Model) -> Result<Load> {
     let usage = |what: String| anyhow::Error::from(Usage(what));
     let mut load = Load::default()
-        .backend(&config.backend)
+        .backend(hub::backend(&config.backend))
         .sequences(config.parallel)
         // The server admits no more than may wait.
         .queue(config.limits.queue)

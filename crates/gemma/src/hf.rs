@@ -122,9 +122,8 @@ fn metadata(dir: &Path, config: &ModelConfig, json: &Value) -> Result<Metadata> 
         None => vec![],
     };
     let add_bos = tokenizer.get("add_bos_token").and_then(Value::as_bool).unwrap_or(true);
-    let name = dir.canonicalize().ok().and_then(|p| p.file_name().map(|n| n.to_os_string()));
     Ok(Metadata {
-        name: name.map_or_else(|| "model".into(), |n| n.to_string_lossy().into_owned()),
+        name: name_of(dir),
         architecture: config.text.architecture.clone(),
         made_by: MADE_BY.into(),
         vocab_size: config.text.vocab_size,
@@ -138,6 +137,16 @@ fn metadata(dir: &Path, config: &ModelConfig, json: &Value) -> Result<Metadata> 
         media: hf_media::read(dir, json, &config.towers)?,
         answer: answer_format(&config.text.architecture),
     })
+}
+
+/// A folder's own name; in a hub cache, where folders are named after commits, the repository's.
+fn name_of(dir: &Path) -> String {
+    let Ok(dir) = dir.canonicalize() else { return "model".into() };
+    let name = |p: &Path| p.file_name().map(|n| n.to_string_lossy().into_owned());
+    let repo = dir.parent().filter(|p| name(p).as_deref() == Some("snapshots"));
+    let repo = repo.and_then(Path::parent).and_then(name);
+    let last = repo.as_deref().and_then(|repo| repo.strip_prefix("models--")?.rsplit("--").next());
+    last.map(String::from).or_else(|| name(&dir)).unwrap_or_else(|| "model".into())
 }
 
 fn sampling(generation: &Value) -> Result<SamplingDefaults> {

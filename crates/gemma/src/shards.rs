@@ -117,8 +117,9 @@ fn shard_names(index: &Value) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The path of a file that must stand in the folder itself. A hub cache keeps links to its own
-/// `blobs` folder there; no other way out is taken.
+/// The path of a file that must stand in the folder itself. A hub cache keeps links there to the
+/// `blobs` folder of the repository, or to the one that all repositories share; no other way out is
+/// taken.
 fn inside(dir: &Path, name: &str) -> Result<PathBuf> {
     let refuse = |why: &str| {
         Err(Error::Config(format!("the checkpoint names the file `{name}`, {why}; it is not read")))
@@ -135,12 +136,12 @@ fn inside(dir: &Path, name: &str) -> Result<PathBuf> {
     };
     let target = path.canonicalize().map_err(io(&path))?;
     let dir = dir.canonicalize().map_err(io(dir))?;
-    let cache = dir
-        .parent()
-        .filter(|p| p.file_name().is_some_and(|n| n == "snapshots"))
-        .and_then(Path::parent)
-        .map(|repo| repo.join("blobs"));
-    if target.starts_with(&dir) || cache.is_some_and(|blobs| target.starts_with(blobs)) {
+    let is_named = |p: &Path, is: fn(&str) -> bool| p.file_name().is_some_and(|n| is(&n.to_string_lossy()));
+    let snapshots = dir.parent().filter(|p| is_named(p, |n| n == "snapshots"));
+    let repo = snapshots.and_then(Path::parent);
+    let is_blob = |folder: &Path| target.starts_with(folder.join("blobs"));
+    let shared = repo.filter(|p| is_named(p, |n| n.starts_with("models--"))).and_then(Path::parent);
+    if target.starts_with(&dir) || repo.is_some_and(is_blob) || shared.is_some_and(is_blob) {
         Ok(path)
     } else {
         refuse("a link that leads out of the folder")

@@ -204,7 +204,19 @@ fn f14_links_of_a_hub_cache_are_followed() {
         let link = Path::new("../../blobs").join(entry.file_name());
         std::os::unix::fs::symlink(link, snapshot.join(entry.file_name())).unwrap();
     }
+    assert_eq!(try_open(&snapshot).unwrap().metadata().name, "x");
+
+    // Newer tools keep large files once for all repositories, and link to them from there.
+    let (large, shared) = (blobs.join("model.safetensors"), cache.path().join("blobs/ab"));
+    fs::create_dir_all(&shared).unwrap();
+    fs::rename(&large, shared.join("abcd")).unwrap();
+    std::os::unix::fs::symlink("../../blobs/ab/abcd", &large).unwrap();
     assert!(try_open(&snapshot).is_ok());
+    // Any other folder beside the cache's is not meant.
+    fs::rename(cache.path().join("blobs"), cache.path().join("other")).unwrap();
+    fs::remove_file(&large).unwrap();
+    std::os::unix::fs::symlink("../../other/ab/abcd", &large).unwrap();
+    assert!(refused(&snapshot).contains("leads out of the folder"));
 }
 
 #[test]

@@ -12,7 +12,8 @@ use super::{KvArg, PrecisionArg};
 #[derive(Debug, Args)]
 #[command(after_help = SERVE_HELP)]
 pub struct ServeArgs {
-    /// Models: Hugging Face folders, GGUF or .lap files, `pebble`, or NAME=PATH [default: pebble]
+    /// Models: names such as gemma4:e2b, Hugging Face folders, GGUF or .lap files, `pebble`, or
+    /// NAME=PATH [default: pebble]
     #[arg(env = "LAPIDARY_MODELS", value_delimiter = ',')]
     pub models: Vec<String>,
     /// A TOML file that sets these flags by name; flags and variables override it

@@ -8,7 +8,7 @@ use crate::support::{lapidary, run};
 
 const SUBCOMMANDS: &[&str] = &[
     "run", "chat", "demo", "export", "inspect", "verify", "logits", "tokens", "eval", "bench",
-    "cache", "doctor",
+    "cache", "doctor", "pull", "ls", "show", "rm",
 ];
 
 #[test]

@@ -9,6 +9,10 @@ mod export;
 mod faults;
 mod gpu;
 mod help;
+mod hub;
+#[allow(dead_code)]
+#[path = "../../../hub/tests/hub/server.rs"]
+mod hub_server;
 mod kl;
 mod logits;
 mod media;

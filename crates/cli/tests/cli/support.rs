@@ -57,6 +57,11 @@ pub fn undisturbed(mut command: Command) -> Command {
         command.env_remove(name);
     }
     command.env("LAPIDARY_CACHE", cache());
+    // No test asks the real hub, or finds what its owner downloaded.
+    command.env("HF_HUB_OFFLINE", "1").env("HF_HOME", cache().join("huggingface"));
+    for name in ["HF_TOKEN", "HF_ENDPOINT", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"] {
+        command.env_remove(name);
+    }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
