@@ -61,11 +61,17 @@ pub fn run(args: &RunArgs) -> Result<()> {
 
 fn prompt(args: &RunArgs) -> Result<String> {
     // Nobody shall type a text at length before hearing that there is no such model.
-    if let Some(path) = args.model.path()
-        && let located = named::locate(path, args.model.may_pull)?
-        && let Err(e) = std::fs::metadata(&located.path)
-    {
-        return Err(anyhow::Error::new(e).context(named::not_there(path)));
+    if let Some(path) = args.model.path() {
+        let located = named::locate(path, args.model.may_pull);
+        let located = located.map_err(|e| match args.prompt {
+            None => {
+                e.context(format!("{} is no model here (a prompt goes after -p)", path.display()))
+            }
+            Some(_) => e,
+        })?;
+        if let Err(e) = std::fs::metadata(&located.path) {
+            return Err(anyhow::Error::new(e).context(named::not_there(path)));
+        }
     }
     if let Some(prompt) = &args.prompt {
         // A text to work on may come along.

@@ -69,7 +69,7 @@ fn a_connection_that_breaks_again_and_again_is_taken_up_where_it_broke() {
 }
 
 #[test]
-fn wrong_bytes_never_get_a_name() {
+fn x6_wrong_bytes_never_get_a_name() {
     let server = Server::start();
     let files = publish(&server, 60_000);
     let cache = folder();
@@ -161,7 +161,7 @@ fn a_busy_server_is_asked_again_when_it_says() {
 }
 
 #[test]
-fn the_token_goes_to_the_hub_alone() {
+fn x6_the_token_goes_to_the_hub_alone() {
     let server = Server::start();
     publish(&server, 60_000);
     server.faults(|f| f.token = Some("hf_secret".into()));
@@ -227,7 +227,7 @@ fn a_hub_that_lists_no_checksums_is_asked_for_each_file() {
 }
 
 #[test]
-fn files_that_would_lie_elsewhere_are_not_taken() {
+fn x6_files_that_would_lie_elsewhere_are_not_taken() {
     let server = Server::start();
     publish(&server, 100);
     for evil in ["../evil.json", "/etc/evil.json", "a/config.json", "..\\evil.gguf", ".hidden.gguf"]
@@ -257,7 +257,7 @@ fn a_disk_that_is_too_small_is_told_before_the_first_byte() {
 }
 
 #[test]
-fn offline_asks_nobody() {
+fn x6_offline_asks_nobody() {
     let server = Server::start();
     publish(&server, 100);
     let cache = folder();
