@@ -22,6 +22,8 @@ const TRY_SECONDS: &str = "30";
 const SCHEMATHESIS: &str = "from schemathesis.cli import schemathesis; schemathesis()";
 /// For one program with tests, which takes half a minute where nothing else runs.
 const RUN_LIMIT: Duration = Duration::from_secs(300);
+/// For one kind of load.
+const LOAD_LIMIT: Duration = Duration::from_secs(3600);
 
 /// The tests of `clients/`, each against pebble; the real model is asked where it was fetched.
 pub fn test(root: &Path, weights: Option<&Path>, build: Build) -> Result<()> {
@@ -74,12 +76,39 @@ pub fn test(root: &Path, weights: Option<&Path>, build: Build) -> Result<()> {
     described.args(["--checks", "not_a_server_error", "--max-time", TRY_SECONDS, "--seed", "1"]);
     described.args(["--request-timeout", "60", "--generation-database", "none"]);
     described.args(["--warnings", "off", "--no-color"]);
-    let tested = [pytest, schemas, described, node].iter_mut().try_for_each(run_within_limit);
+    let burst = python(&["load.py", "burst", "--requests", "2", "--distinct", "48"]);
+    let mut all = [pytest, schemas, burst, described, node];
+    let tested = all.iter_mut().try_for_each(|test| run_within_limit(test, RUN_LIMIT));
     tested.with_context(|| format!("what the servers said is in {}", folder.display()))
 }
 
+/// Many clients at once, and ten thousand requests one after another, against the optimised program.
+pub fn load(root: &Path, weights: Option<&Path>) -> Result<()> {
+    let tools = prepare(root)?;
+    let program = program::build(root, Build::Release)?;
+    let folder = root.join("target").join("clients");
+    let under = |name: &str, model: &str, pid: bool, arguments: &[&str]| -> Result<()> {
+        let server = Server::start(&program, &folder, name, &[model, "--ctx", "4096"])?;
+        let mut command = Command::new(&tools.python);
+        command.current_dir(root.join("clients").join("python")).arg("load.py").args(arguments);
+        let model = model.split_once('=').map_or(model, |(name, _)| name);
+        command.env("LAPIDARY_URL", &server.url).env("LAPIDARY_MODEL", model);
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
+        if pid {
+            command.args(["--pid", &server.process.id().to_string()]);
+        }
+        run_within_limit(&mut command, LOAD_LIMIT)
+    };
+    under("burst", "pebble", false, &["burst"])?;
+    under("soak", "pebble", true, &["soak", "--clients", "8", "--requests", "10000"])?;
+    match weights.and_then(Path::to_str) {
+        Some(path) => under("burst-real", &format!("gemma-3-270m={path}"), false, &["burst"]),
+        None => bail!("the real model was not fetched: cargo xtask first-run"),
+    }
+}
+
 /// Runs a command, and ends it where it hangs.
-fn run_within_limit(command: &mut Command) -> Result<()> {
+fn run_within_limit(command: &mut Command, limit: Duration) -> Result<()> {
     let mut process = command.spawn().with_context(|| format!("{command:?}"))?;
     let start = Instant::now();
     loop {
@@ -90,10 +119,10 @@ fn run_within_limit(command: &mut Command) -> Result<()> {
                 bail!("{command:?} failed with {status}")
             };
         }
-        if start.elapsed() > RUN_LIMIT {
+        if start.elapsed() > limit {
             process.kill()?;
             process.wait()?;
-            bail!("{command:?} does not end within {} s", RUN_LIMIT.as_secs());
+            bail!("{command:?} does not end within {} s", limit.as_secs());
         }
         sleep(Duration::from_millis(50));
     }

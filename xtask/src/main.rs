@@ -40,6 +40,7 @@ cargo xtask COMMAND
   web --test --served  the page as `lapidary serve` serves it, with pebble
   hub           names and downloads, with huggingface_hub as the judge of the cache
   clients       clients as people use them, in Python and Node, against `lapidary serve`
+  load          many clients at once and ten thousand requests, against an optimised server
   size          lines of each crate
   first-run     fetch the real Gemma 3 270M and ask it something
   real-model    compare the real Gemma 3 270M with llama.cpp in full (slow)
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         ["clients"] => {
             clients::test(&root(), real_model::fetched(&root()).as_deref(), program::Build::Dev)
         }
+        ["load"] => clients::load(&root(), real_model::fetched(&root()).as_deref()),
         ["hub"] => hub::test(&root()),
         ["size"] => tidy::sizes(&root()),
         ["first-run"] => real_model::first_run(&root()),
