@@ -10,6 +10,8 @@ type Link = "asking" | "ok" | "unreachable" | "key" | "failing";
 const OFTEN = 1500;
 const SELDOM = 30_000;
 const LONGEST = 15_000;
+/** A list of models that takes longer than this does not come. */
+const PATIENCE = 20_000;
 
 class Server {
   link: Link = $state("asking");
@@ -20,29 +22,56 @@ class Server {
   keyRefused = $state(false);
   #timer: ReturnType<typeof setTimeout> | undefined;
   #failures = 0;
-  #asking: Promise<void> | undefined;
+  #asking: { done: Promise<void>; abort: AbortController } | undefined;
 
   find(id: string): Model | undefined {
     return this.models.find((model) => model.id === id);
   }
 
-  /** Asks now, and from then on now and then. */
+  /** Asks now, and from then on now and then. Who is being asked already is not asked twice. */
   refresh(): Promise<void> {
-    this.#asking ??= this.#ask().finally(() => (this.#asking = undefined));
-    return this.#asking;
+    return (this.#asking ??= this.#begin()).done;
   }
 
-  async #ask(): Promise<void> {
+  /** As `refresh`, for somebody who waits: what is under way may hang, or began before what they changed. */
+  retry(): Promise<void> {
+    this.#asking?.abort.abort();
+    this.#failures = 0;
+    this.#asking = this.#begin();
+    return this.#asking.done;
+  }
+
+  #begin(): { done: Promise<void>; abort: AbortController } {
     clearTimeout(this.#timer);
+    const abort = new AbortController();
+    const done = this.#ask(abort.signal).finally(() => {
+      if (this.#asking?.abort === abort) this.#asking = undefined;
+    });
+    return { done, abort };
+  }
+
+  async #ask(signal: AbortSignal): Promise<void> {
+    const late = new AbortController();
+    const patience = setTimeout(() => late.abort(), PATIENCE);
+    const gone = () => late.abort();
+    signal.addEventListener("abort", gone);
     try {
-      this.models = await api.models();
+      const models = await api.models(late.signal);
+      // Its answer came, but another one is waited for by now.
+      if (signal.aborted) return;
+      this.models = models;
       this.link = "ok";
       this.problem = null;
       this.keyRefused = false;
       this.hasKey = api.hasKey();
       this.#failures = 0;
     } catch (e) {
-      this.met(e instanceof Failure ? e : new Failure({ kind: "server", message: String(e) }));
+      if (signal.aborted) return;
+      if (late.signal.aborted) this.met(api.unreachable());
+      else this.met(e instanceof Failure ? e : new Failure({ kind: "server", message: String(e) }));
+    } finally {
+      clearTimeout(patience);
+      signal.removeEventListener("abort", gone);
     }
     this.#plan();
   }
@@ -70,7 +99,7 @@ class Server {
 
   async giveKey(key: string, keepWithTab: boolean): Promise<void> {
     api.setKey(key, keepWithTab);
-    await this.refresh();
+    await this.retry();
     if ((this.link as Link) === "key") {
       this.keyRefused = true;
       api.setKey(null, false);
@@ -79,13 +108,13 @@ class Server {
 
   forgetKey(): void {
     api.setKey(null, false);
-    void this.refresh();
+    void this.retry();
   }
 
   start(): void {
     api.recallKey();
     void this.refresh();
-    window.addEventListener("online", () => void this.refresh());
+    window.addEventListener("online", () => void this.retry());
     document.addEventListener("visibilitychange", () => {
       if (document.visibilityState === "visible" && this.link !== "key") void this.refresh();
     });

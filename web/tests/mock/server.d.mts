@@ -35,6 +35,8 @@ export interface Body {
 export class Mock {
   models: object[];
   key: string | null;
+  listed: number;
+  hold: Promise<void> | null;
   asked: Body[];
   missing: string[];
   url: string;

@@ -111,6 +111,9 @@ export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 export class Mock {
   models = MODELS;
   key = null;
+  /** How often the list of models was asked for, and what it waits for. */
+  listed = 0;
+  hold = null;
   /** Bodies of the requests for answers, in order. */
   asked = [];
   /** Paths that were asked for and are not there. */
@@ -153,6 +156,8 @@ export class Mock {
       return new Stream(response, {}).fail(401, { type: "authentication_error", code: "invalid_api_key", message: "a valid API key is needed" });
     }
     if (path === "/v1/models") {
+      this.listed++;
+      await this.hold;
       response.writeHead(200, { "content-type": "application/json" });
       return response.end(JSON.stringify({ object: "list", data: this.models }));
     }

@@ -149,6 +149,7 @@ test("a server without models says how to get one", async ({ chat, mock, page })
 test("a server that goes and comes back is noticed, and the message is not lost", async ({ chat, mock, page }) => {
   chat.allowed.push(/ERR_/);
   await chat.open();
+  await chat.known();
   const port = mock.port;
   await mock.stop();
   await chat.send("Anyone?");
@@ -158,4 +159,54 @@ test("a server that goes and comes back is noticed, and the message is not lost"
   await expect(page.locator(".bar")).toBeHidden({ timeout: 60_000 });
   await chat.last.getByRole("button", { name: "Try again" }).click();
   await expect(chat.last).toContainText("Hello from the mock.");
+});
+
+test("another try does not wait for a question that hangs", async ({ chat, mock, page }) => {
+  chat.allowed.push(/ERR_/);
+  await chat.open();
+  await chat.known();
+  const port = mock.port;
+  await mock.stop();
+  await chat.send("Anyone?");
+  const bar = page.locator(".bar");
+  await expect(bar).toContainText("The server can't be reached.");
+  const list = gate();
+  mock.hold = list.opened;
+  await mock.start(port);
+  const before = mock.listed;
+  await expect.poll(() => mock.listed).toBe(before + 1);
+  await bar.getByRole("button", { name: "Try again" }).click();
+  await expect.poll(() => mock.listed, { timeout: 15_000 }).toBeGreaterThan(before + 1);
+  list.open();
+  await expect(bar).toBeHidden();
+});
+
+test("a server that takes a connection and says nothing can't be reached either", async ({ chat, mock, page }) => {
+  const list = gate();
+  mock.hold = list.opened;
+  await page.clock.install();
+  await chat.open();
+  await expect(page.getByText("Asking the server…")).toBeVisible();
+  await expect.poll(() => mock.listed).toBe(1);
+  await page.clock.fastForward(21_000);
+  await expect(page.getByRole("heading", { name: "The server can't be reached" })).toBeVisible();
+  await page.getByRole("button", { name: "Try again" }).click();
+  list.open();
+  await chat.known();
+});
+
+test("what is sent before the models are known goes out once they are", async ({ chat, mock, page }) => {
+  const list = gate();
+  mock.hold = list.opened;
+  await chat.open();
+  await chat.message.fill("Early");
+  await chat.message.press("Enter");
+  await expect(page.getByRole("button", { name: "Send", exact: true })).toBeDisabled();
+  await expect(chat.message).toHaveValue("Early");
+  await expect(page.getByRole("alert")).toHaveCount(0);
+  expect(mock.asked).toHaveLength(0);
+  list.open();
+  await expect(chat.last).toContainText("Hello from the mock.");
+  expect(mock.asked).toHaveLength(1);
+  await expect(chat.message).toHaveValue("");
 });

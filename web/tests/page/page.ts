@@ -39,9 +39,13 @@ export class Chat {
     await expect(this.message).toBeVisible();
   }
 
+  /** Until the page knows a model. */
+  async known(): Promise<void> {
+    await expect(this.page.getByRole("button", { name: /^Model: gemma/ })).toBeVisible();
+  }
+
   async send(text: string): Promise<void> {
     await this.message.fill(text);
-    // Until the page knows a model, the message stays where it is.
     await expect(this.page.getByRole("button", { name: "Send", exact: true })).toBeEnabled();
     await this.message.press("Enter");
   }
