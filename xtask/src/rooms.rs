@@ -83,6 +83,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("lapidary-hub", &[]),
+    ("lapidary-ffi", &["lapidary"]),
     ("lapidary-server", &["lapidary"]),
     (
         "lapidary-cli",

@@ -1,0 +1,1 @@
+//! The engine for Kotlin, Swift and TypeScript.
