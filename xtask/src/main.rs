@@ -4,6 +4,7 @@ mod aarch64;
 mod clients;
 mod cuda;
 mod deny;
+mod dist;
 mod faults;
 mod gpu;
 mod hub;
@@ -38,6 +39,8 @@ cargo xtask COMMAND
   web --check   whether web/dist is what web/ builds
   web --test    the check, types, and tests of the page, also in Chromium
   web --test --served  the page as `lapidary serve` serves it, with pebble
+  dist          what a release is made of, in target/dist: the command for Linux with glibc 2.28 or
+                newer, checksums, and a list of what is inside
   hub           names and downloads, with huggingface_hub as the judge of the cache
   clients       clients as people use them, in Python and Node, against `lapidary serve`
   load          many clients at once and ten thousand requests, against an optimised server
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
             clients::test(&root(), real_model::fetched(&root()).as_deref(), program::Build::Dev)
         }
         ["load"] => clients::load(&root(), real_model::fetched(&root()).as_deref()),
+        ["dist"] => dist::make(&root()),
         ["hub"] => hub::test(&root()),
         ["size"] => tidy::sizes(&root()),
         ["first-run"] => real_model::first_run(&root()),

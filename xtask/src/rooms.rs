@@ -45,7 +45,9 @@ const ROOMS: &[(&str, &[&str])] = &[
         &["lapidary-program", "lapidary-backend", "lapidary-runner", "lapidary-text"],
     ),
     ("lapidary-mock-engine", &["lapidary-program", "lapidary-backend", "lapidary-backend-kit"]),
-    ("lapidary-pebble", &["lapidary-program"]),
+    ("lapidary-pebble", &["lapidary-pebble-1", "lapidary-pebble-2", "lapidary-program"]),
+    ("lapidary-pebble-1", &[]),
+    ("lapidary-pebble-2", &[]),
     ("lapidary-heldout", &["lapidary", "lapidary-gemma"]),
     (
         "lapidary-conformance",
@@ -75,6 +77,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "lapidary-backend",
             "lapidary-backends",
             "lapidary-gemma",
+            "lapidary-hub",
             "lapidary-media",
             "lapidary-pebble",
             "lapidary-quantise",
@@ -84,11 +87,9 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     ("lapidary-hub", &[]),
     ("lapidary-ffi", &["lapidary"]),
-    ("lapidary-server", &["lapidary"]),
-    (
-        "lapidary-cli",
-        &["lapidary", "lapidary-heldout", "lapidary-hub", "lapidary-measure", "lapidary-server"],
-    ),
+    ("lapidary-server", &["lapidary", "lapidary-web"]),
+    ("lapidary-web", &[]),
+    ("lapidary-cli", &["lapidary", "lapidary-heldout", "lapidary-measure", "lapidary-server"]),
     (
         "lapidary-fuzz",
         &[

@@ -26,6 +26,12 @@ pub fn check(root: &Path) -> Result<()> {
         if shown.starts_with("xtask/") {
             continue;
         }
+        if let Some(path) = text.lines().filter_map(included).find(|path| leaves(&file, path))
+            && !is_test
+            && !shown.starts_with("fuzz/")
+        {
+            bail!("{shown} includes {path}, which is not in its package");
+        }
         let count = |what: &str| text.matches(what).count();
         let (blocks, reasons) = (count("unsafe {"), count("SAFETY:"));
         if blocks > reasons {
@@ -38,6 +44,27 @@ pub fn check(root: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The file that a line includes by a path from where it stands.
+fn included(line: &str) -> Option<&str> {
+    let (_, rest) = line.split_once("include")?;
+    let (kind, rest) = rest.split_once("!(\"")?;
+    let (path, _) = rest.split_once('"')?;
+    matches!(kind, "" | "_str" | "_bytes").then_some(path)
+}
+
+/// Whether a path from a source leads out of the source's package, where it is not published with it.
+fn leaves(source: &Path, path: &str) -> bool {
+    let package = source.ancestors().skip(1).find(|folder| folder.join("Cargo.toml").is_file());
+    let mut at = source.parent().unwrap_or(source).to_path_buf();
+    for part in path.split('/') {
+        match part {
+            ".." => _ = at.pop(),
+            part => at.push(part),
+        }
+    }
+    package.is_some_and(|package| !at.starts_with(package))
 }
 
 /// Prints the lines of each crate.
@@ -68,6 +95,7 @@ fn all_sources(root: &Path) -> Result<Vec<PathBuf>> {
     files.extend(sources(&root.join("xtask"))?);
     files.extend(sources(&root.join("fuzz"))?);
     files.extend(sources(&root.join("pebble"))?);
+    files.push(root.join("web").join("page.rs"));
     Ok(files)
 }
 
@@ -87,4 +115,19 @@ pub fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
     }
     found.sort();
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_included_file_must_be_in_the_package() {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join("tidy.rs");
+        let of = |line| included(line).map(|path| leaves(&source, path));
+        assert_eq!(of("const A: &str = include_str!(\"../../README.md\");"), Some(true));
+        assert_eq!(of("const A: &[u8] = include_bytes!(\"../Cargo.toml\");"), Some(false));
+        assert_eq!(of("const A: u8 = include!(\"a/../../../b.rs\");"), Some(true));
+        assert_eq!(of("let included = \"nothing\";"), None);
+    }
 }

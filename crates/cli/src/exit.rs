@@ -94,9 +94,6 @@ fn code(error: &anyhow::Error) -> u8 {
         if e.is::<TooLarge>() {
             return Some(ErrorCode::OutOfMemory);
         }
-        if let Some(e) = e.downcast_ref::<lapidary_hub::Error>() {
-            return ErrorCode::by_name(e.code());
-        }
         match e.downcast_ref::<lapidary_heldout::Error>() {
             Some(e) => e.code(),
             None => ErrorCode::of(e),

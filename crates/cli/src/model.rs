@@ -8,7 +8,7 @@ use lapidary::{Engine, Error, Load, LoadedRunner, Media, Model, Open, PEBBLE, Pl
 use crate::args::{DeviceArgs, DraftArg, EngineArgs, MediaArgs, ModelArgs};
 use crate::exit::Usage;
 use crate::tell::{debug, tell};
-use crate::{hub, named, progress};
+use crate::{named, progress};
 
 /// Opens a model of any kind, and says which if none was named.
 pub fn open(args: &ModelArgs) -> Result<Model> {
@@ -20,7 +20,8 @@ pub fn open(args: &ModelArgs) -> Result<Model> {
 
 /// Opens a model of any kind.
 pub fn open_quietly(args: &ModelArgs) -> Result<Model> {
-    let located = named::locate(args.model.as_deref().unwrap_or(Path::new(PEBBLE)), args.may_pull)?;
+    let model = args.model.as_deref().unwrap_or(Path::new(PEBBLE));
+    named::locate(model, args.may_pull)?;
     let mut open = Open::new();
     if args.no_mmap {
         open = open.no_mmap();
@@ -30,13 +31,10 @@ pub fn open_quietly(args: &ModelArgs) -> Result<Model> {
         Some(DraftArg::Auto) => open.draft_beside(),
         Some(DraftArg::Off | DraftArg::Lookup) | None => open,
     };
-    if let Some(path) = args.mmproj.as_ref().or(located.towers.as_ref()) {
+    if let Some(path) = &args.mmproj {
         open = open.mmproj(path);
     }
-    if let Some(recipe) = &located.recipe {
-        open = open.quant(recipe);
-    }
-    let model = open.open(&located.path)?;
+    let model = open.open(model)?;
     for notice in model.notices() {
         match notice.is_surprise {
             true => tell(format_args!("note: {}", notice.text)),
@@ -70,7 +68,7 @@ pub fn need_template(model: &Model) -> Result<()> {
 
 /// What the flags say of a device, with a bar while weights are packed. `say` tells what was chosen.
 pub fn load_args(args: &DeviceArgs, say: bool) -> Load {
-    let load = Load::default().backend(hub::backend(&args.backend));
+    let load = Load::default().backend(&args.backend);
     let load = match &args.device {
         Some(device) => load.device(device.clone()),
         None => load,

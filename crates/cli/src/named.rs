@@ -4,8 +4,8 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use lapidary::PEBBLE;
-use lapidary_hub::{Error, Given, Hub, given};
+use lapidary::hub::{Error, Given, Hub, given};
+use lapidary::{Located, PEBBLE};
 
 use crate::args::{DraftArg, ModelArgs};
 use crate::hub::pull;
@@ -34,55 +34,32 @@ impl ModelArgs {
     }
 }
 
-/// Where a model's files are.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Located {
-    /// What is opened.
-    pub path: PathBuf,
-    /// The GGUF file with the towers.
-    pub towers: Option<PathBuf>,
-    /// The recipe to quantise it by.
-    pub recipe: Option<String>,
-    /// Its name, if it was named.
-    pub name: Option<String>,
-}
-
-/// Finds what stands where a model stands. A path that exists wins over a name.
-///
-/// A name whose files are not here is an error that says how to get them; if it `may_pull` and a
-/// person sees it, it is downloaded.
+/// Finds what stands where a model stands, [`lapidary::locate`]. If the model `may_pull` and a person
+/// sees it, what is not here is downloaded.
 pub fn locate(model: &Path, may_pull: bool) -> Result<Located> {
-    let at_path = || Located { path: model.to_path_buf(), ..Located::default() };
-    let Some(text) = model.to_str().filter(|text| *text != PEBBLE) else { return Ok(at_path()) };
-    let name = match given(text) {
-        Ok(Given::Name(name)) => name,
-        Ok(Given::Path) => return Ok(at_path()),
-        // A word that is near no name, or a sentence, is looked for as a path, and not found.
-        Err(Error::Unknown { close: false, .. }) if !text.contains(':') && !is_family(text) => {
-            return Ok(at_path());
-        }
-        Err(Error::Name { .. }) if text.contains(char::is_whitespace) => return Ok(at_path()),
-        Err(e) => return Err(e.into()),
+    let located = lapidary::locate(model);
+    let not_here = |e: &lapidary::Error| match e {
+        lapidary::Error::Hub(e) => matches!(**e, Error::NotHere { .. }),
+        _ => false,
     };
-    let hub = Hub::from_env()?;
-    let found = match hub.find(&name) {
-        Err(Error::NotHere { .. })
-            if may_pull && std::io::stderr().is_terminal() && !hub.settings().offline =>
-        {
-            pull::bring(&hub, &name, false)?
+    match located {
+        Err(e) if may_pull && not_here(&e) && std::io::stderr().is_terminal() => {
+            let hub = Hub::from_env()?;
+            if hub.settings().offline {
+                return Err(e.into());
+            }
+            let Given::Name(name) = given(&model.to_string_lossy())? else {
+                return Err(e.into());
+            };
+            pull::bring(&hub, &name, false)?;
+            Ok(lapidary::locate(model)?)
         }
-        found => found?,
-    };
-    Ok(Located {
-        path: found.model,
-        towers: found.towers,
-        recipe: found.recipe,
-        name: Some(name.to_string()),
-    })
+        located => Ok(located?),
+    }
 }
 
 fn is_family(word: &str) -> bool {
-    lapidary_hub::Table::get().has_family(&word.to_lowercase())
+    lapidary::hub::Table::get().has_family(&word.to_lowercase())
 }
 
 /// Of one word that stands where a model stands, makes a prompt if it can be nothing else.

@@ -8,8 +8,8 @@ use lapidary_server::{Config, Log, Outcome, Server, Source};
 
 use crate::args::serve::ServeArgs;
 use crate::exit::Usage;
+use crate::named;
 use crate::tell::tell;
-use crate::{hub, named};
 
 /// Serves until it is told to end.
 pub fn run(args: &ServeArgs) -> Result<()> {
@@ -88,13 +88,8 @@ fn source(given: &str, config: &Config) -> Result<Source> {
             return Err(Usage("--mmproj goes with one model alone".into()).into());
         }
         open = open.mmproj(mmproj);
-    } else if let Some(towers) = &located.towers {
-        open = open.mmproj(towers);
     }
-    if let Some(recipe) = &located.recipe {
-        open = open.quant(recipe);
-    }
-    let model = open.open(&located.path)?;
+    let model = open.open(path)?;
     for notice in model.notices().iter().filter(|n| n.is_surprise) {
         tell(format_args!("note: {name}: {}", notice.text));
     }
@@ -109,7 +104,7 @@ fn source(given: &str, config: &Config) -> Result<Source> {
 fn load(config: &Config, model: &Model) -> Result<Load> {
     let usage = |what: String| anyhow::Error::from(Usage(what));
     let mut load = Load::default()
-        .backend(hub::backend(&config.backend))
+        .backend(&config.backend)
         .sequences(config.parallel)
         // The server admits no more than may wait.
         .queue(config.limits.queue)

@@ -214,6 +214,10 @@ fn of_one(e: &(dyn StdError + 'static)) -> Option<ErrorCode> {
     if let Some(e) = e.downcast_ref() {
         return Some(of_gemma(e));
     }
+    #[cfg(feature = "hub")]
+    if let Some(e) = e.downcast_ref() {
+        return Some(of_hub(e));
+    }
     e.downcast_ref::<io::Error>().map(of_io)
 }
 
@@ -303,6 +307,13 @@ pub(crate) fn of_quantise(error: &quantise::Error) -> ErrorCode {
         quantise::Error::Program(e) => of_program(e),
         _ => ErrorCode::InvalidArgument,
     }
+}
+
+/// The code of an error with a name or a download.
+#[cfg(feature = "hub")]
+pub(crate) fn of_hub(error: &lapidary_hub::Error) -> ErrorCode {
+    // Its names are this table's.
+    ErrorCode::by_name(error.code()).unwrap_or(ErrorCode::Internal)
 }
 
 /// The code of an error with an image, a video or audio.

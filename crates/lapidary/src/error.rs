@@ -79,6 +79,19 @@ pub enum Error {
     /// Messages can't be made tokens.
     #[error(transparent)]
     Text(#[from] lapidary_text::Error),
+    /// A name means no model, or its files can't be had.
+    #[cfg(feature = "hub")]
+    #[error(transparent)]
+    Hub(Arc<lapidary_hub::Error>),
+    /// A model that this machine could not run was not downloaded.
+    #[cfg(feature = "hub")]
+    #[error("{name} does not fit this machine, so it was not downloaded: {why}")]
+    TooLarge {
+        /// Its name.
+        name: String,
+        /// What is too small.
+        why: String,
+    },
     /// A backend or a device is at fault.
     #[error(transparent)]
     Backend(Arc<lapidary_backend::Error>),
@@ -125,6 +138,10 @@ impl Error {
             Error::Recipe(e) => code::of_quantise(e),
             Error::Media(e) => code::of_media(e),
             Error::Text(e) => code::of_text(e),
+            #[cfg(feature = "hub")]
+            Error::Hub(e) => code::of_hub(e),
+            #[cfg(feature = "hub")]
+            Error::TooLarge { .. } => ErrorCode::OutOfMemory,
             Error::Backend(e) => code::of_backend(e),
             Error::Runner(e) => code::of_runner(e),
             Error::QueueFull { .. } => ErrorCode::QueueFull,

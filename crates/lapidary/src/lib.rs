@@ -2,7 +2,8 @@
 //!
 #![doc = include_str!("example.md")]
 //!
-//! - [`Model`] is a model that is open: a file or folder, or the small one that is built in.
+//! - [`Model`] is a model that is open: a file or folder, a name like `gemma4:e2b`, or the small one
+//!   that is built in.
 //! - [`Load`] says how it goes on a device; [`Load::plan`] tells what that would take.
 //! - [`Engine`] is a handle of a model on a device. It is `Clone + Send + Sync`.
 //! - [`Conversation`] keeps what was said; [`Request`] is one answer without a conversation.
@@ -24,6 +25,8 @@ mod load;
 mod media;
 mod message;
 mod model;
+#[cfg(feature = "hub")]
+mod names;
 mod plan;
 mod prefix;
 mod recipe;
@@ -46,6 +49,8 @@ pub use media::{
 };
 pub use message::{Message, Part};
 pub use model::{Model, Notice, Open, PEBBLE};
+#[cfg(feature = "hub")]
+pub use names::{Located, check_memory, choose_backend, locate, plan_of, pull};
 pub use plan::Plan;
 pub use prefix::PrefixCache;
 pub use request::{Request, Sampling};
@@ -57,6 +62,8 @@ pub use lapidary_text::{Grammar, Prompt, SoftInput};
 
 // The rooms below, for whoever needs more than answers.
 pub use lapidary_backend as backend;
+#[cfg(feature = "hub")]
+pub use lapidary_hub as hub;
 pub use lapidary_pebble as pebble;
 pub use lapidary_program as program;
 pub use lapidary_runner as runner;
@@ -70,7 +77,8 @@ mod tests {
     #[test]
     fn the_readme_shows_the_example() {
         let example = include_str!("example.md").replace("```no_run", "```rust");
-        assert!(include_str!("../../../README.md").contains(&example), "{example}");
+        let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
+        assert!(std::fs::read_to_string(readme).unwrap().contains(&example), "{example}");
         assert!(example.lines().count() <= 24);
     }
 }

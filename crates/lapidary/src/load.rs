@@ -17,6 +17,8 @@ use crate::cache;
 use crate::error::{Error, Result};
 use crate::media::Towers;
 use crate::model::Model;
+#[cfg(feature = "hub")]
+use crate::names::platform_backend;
 use crate::plan::Plan;
 
 /// What a context is unless told, where the model has more.
@@ -137,7 +139,8 @@ impl Load {
         Self::default()
     }
 
-    /// Uses the backend of this name, and no other if that can't be used; `auto` for the best.
+    /// Uses the backend of this name, and no other if that can't be used; `auto` for the one that
+    /// this kind of system prefers, else the best.
     pub fn backend(mut self, name: impl Into<String>) -> Self {
         let name = name.into();
         self.backend = (name != "auto").then_some(name);
@@ -335,7 +338,10 @@ impl Load {
             (DeviceChoice::Index(index), Some(name)) => registry.named(name, Some(*index))?,
             (DeviceChoice::Index(index), None) => registry.auto(Some(*index))?,
             (DeviceChoice::Any, Some(name)) => registry.named(name, None)?,
-            (DeviceChoice::Any, None) => registry.auto(None)?,
+            (DeviceChoice::Any, None) => match platform_backend() {
+                Some(name) => registry.named(&name, None)?,
+                None => registry.auto(None)?,
+            },
         })
     }
 
@@ -397,6 +403,12 @@ impl Load {
         }
         Ok(memory)
     }
+}
+
+/// The backend that this kind of system prefers: without the table of models, none.
+#[cfg(not(feature = "hub"))]
+fn platform_backend() -> Option<String> {
+    None
 }
 
 /// Tokens of the group without a window that the pool holds, or of the longest window's.

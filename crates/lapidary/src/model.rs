@@ -83,7 +83,7 @@ impl Open {
         self
     }
 
-    /// Adds the model's drafter, a folder or a GGUF file.
+    /// Adds the model's drafter: a folder, a GGUF file, or the name of one that was downloaded.
     pub fn draft(mut self, path: impl Into<PathBuf>) -> Self {
         self.draft = Some(path.into());
         self
@@ -113,9 +113,30 @@ impl Open {
         self
     }
 
-    /// Opens a Hugging Face folder, a GGUF file or a `.lap` file, or `pebble`, which is built in.
-    pub fn open(&self, path: impl AsRef<Path>) -> Result<Model> {
-        let path = path.as_ref();
+    /// Opens a Hugging Face folder, a GGUF file or a `.lap` file, a model by its name if it was
+    /// downloaded, or `pebble`, which is built in. A path that exists wins over a name.
+    pub fn open(&self, model: impl AsRef<Path>) -> Result<Model> {
+        self.open_located(model.as_ref())
+    }
+
+    #[cfg(feature = "hub")]
+    fn open_located(&self, model: &Path) -> Result<Model> {
+        let located = crate::names::locate(model)?;
+        let mut open = self.clone();
+        open.mmproj = open.mmproj.or(located.towers);
+        open.quant = open.quant.or(located.recipe);
+        if let Some(draft) = &mut open.draft {
+            *draft = crate::names::locate(&*draft)?.path;
+        }
+        open.open_at(&located.path)
+    }
+
+    #[cfg(not(feature = "hub"))]
+    fn open_located(&self, model: &Path) -> Result<Model> {
+        self.open_at(model)
+    }
+
+    fn open_at(&self, path: &Path) -> Result<Model> {
         let mut model = if path.as_os_str() == PEBBLE {
             if self.draft.is_some() || self.mmproj.is_some() {
                 let what = format!("{PEBBLE} takes neither a drafter nor an mmproj file");
@@ -158,10 +179,11 @@ impl Open {
 }
 
 impl Model {
-    /// Opens a Hugging Face folder, a GGUF file or a `.lap` file. The name `pebble` is the model
-    /// that is built in; a folder of that name is `./pebble`.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        Open::new().open(path)
+    /// Opens a Hugging Face folder, a GGUF file or a `.lap` file, or a model by its name if it was
+    /// downloaded (`gemma4:e2b`; [`crate::pull`]). The name `pebble` is the model that is built in; a
+    /// folder of that name is `./pebble`.
+    pub fn open(model: impl AsRef<Path>) -> Result<Self> {
+        Open::new().open(model)
     }
 
     /// The small model that is built in: it talks a little, sees drawings and calls tools.

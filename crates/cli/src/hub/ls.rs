@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::Result;
 use indicatif::HumanBytes;
-use lapidary_hub::{Cached, Hub, Table};
+use lapidary::hub::{Cached, Hub, Table};
 use serde_json::{Value, json};
 
 use crate::args::hub::LsArgs;

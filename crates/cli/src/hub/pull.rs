@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use indicatif::HumanBytes;
-use lapidary_hub::{Found, Hub, Name, Offer, Progress, Step, Watch};
+use lapidary::hub::{Found, Hub, Name, Offer, Progress, Step, Watch};
 
-use super::{AUTO, backend, name, plan};
+use super::name;
 use crate::args::hub::PullArgs;
 use crate::exit::TooLarge;
 use crate::progress;
@@ -37,7 +37,7 @@ pub fn bring(hub: &Hub, name: &Name, force: bool) -> Result<Found> {
     let offer = hub.ask(name)?;
     if offer.missing > 0 {
         if !force {
-            check_memory(&offer)?;
+            fits(&offer)?;
         }
         say(hub, &offer);
     }
@@ -87,15 +87,12 @@ fn say(hub: &Hub, offer: &Offer) {
     ));
 }
 
-/// Refuses what this machine could not run, where that is known before it is here.
-fn check_memory(offer: &Offer) -> Result<()> {
-    let Name::Known { entry, variant, .. } = &offer.name else { return Ok(()) };
-    let Some(Ok(plan)) = plan(entry, variant, &backend(AUTO)) else { return Ok(()) };
-    let Some(shortage) = plan.shortage() else { return Ok(()) };
+/// Refuses what this machine could not run, and says what to do.
+fn fits(offer: &Offer) -> Result<()> {
+    let Err(e) = lapidary::check_memory(offer) else { return Ok(()) };
     let what = format!(
-        "{} does not fit this machine, so it was not downloaded: {shortage} (`lapidary show {}` \
-         lists smaller variants; --force downloads it all the same)",
-        offer.name, offer.name
+        "{e} (`lapidary show {}` lists smaller variants; --force downloads it all the same)",
+        offer.name
     );
     Err(TooLarge(what).into())
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::Result;
 use indicatif::HumanBytes;
-use lapidary_hub::{Hub, Name};
+use lapidary::hub::{Hub, Name};
 
 use super::name;
 use crate::args::hub::RmArgs;

@@ -4,11 +4,11 @@ use std::io::Write;
 
 use anyhow::Result;
 use indicatif::HumanBytes;
-use lapidary::Plan;
-use lapidary_hub::{Choice, Entry, Format, Found, Hub, Name, Variant};
+use lapidary::hub::{Choice, Entry, Format, Found, Hub, Name, Variant};
+use lapidary::{Load, Plan};
 use serde_json::{Value, json};
 
-use super::{AUTO, choice, is_absent, name, plan};
+use super::{AUTO, is_absent, name};
 use crate::args::hub::ShowArgs;
 use crate::exit::Usage;
 
@@ -21,9 +21,10 @@ pub fn run(args: &ShowArgs) -> Result<()> {
         Err(e) if is_absent(&e) => Err(e.to_string()),
         Err(e) => return Err(e.into()),
     };
-    let choice = match choice(&args.backend) {
+    let asked = Some(args.backend.as_str()).filter(|asked| *asked != AUTO);
+    let choice = match lapidary::choose_backend(asked) {
         // What was asked for and can't be had is an error, never another backend.
-        Err(why) if args.backend != AUTO => return Err(Usage(why).into()),
+        Err(why) if asked.is_some() => return Err(Usage(why).into()),
         choice => choice,
     };
     let known = match &name {
@@ -31,7 +32,10 @@ pub fn run(args: &ShowArgs) -> Result<()> {
         Name::Repo { .. } => None,
     };
     let plan = match (&choice, known) {
-        (Ok(choice), Some((entry, variant))) => plan(entry, variant, &choice.backend),
+        (Ok(choice), Some((entry, variant))) => {
+            let load = Load::default().backend(&choice.backend).sequences(1);
+            lapidary::plan_of(entry, variant, &load)
+        }
         _ => None,
     };
     let shown = Shown { name: &name, found, choice, known, plan };

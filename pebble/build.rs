@@ -1,4 +1,4 @@
-//! Lists the project's own sets, so that they are part of the program.
+//! Lists the held-out sets, so that they are part of the program.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
-    let root = root.join("../../pebble/heldout").canonicalize()?;
+    let root = root.join("heldout").canonicalize()?;
     println!("cargo::rerun-if-changed={}", root.display());
     let mut list = String::from("&[\n");
     for folder in ["", "images"] {
