@@ -13,6 +13,9 @@ use crate::media::Media;
 use crate::message::{Message, Part};
 use crate::request::{Request, Sampling};
 
+/// Has the last word on each request.
+type Refine = Arc<dyn Fn(Request) -> Request + Send + Sync>;
+
 /// A conversation with a model.
 ///
 /// ```no_run
@@ -36,6 +39,7 @@ pub struct Conversation {
     scope: u64,
     progress: bool,
     grammar: Option<Grammar>,
+    refine: Option<Refine>,
     /// What the next user message shows and says.
     next: Next,
     said: Arc<Mutex<Said>>,
@@ -72,6 +76,7 @@ impl Conversation {
             scope: 0,
             progress: false,
             grammar: None,
+            refine: None,
             next: Next::default(),
             said: Arc::default(),
         }
@@ -182,6 +187,23 @@ impl Conversation {
         self
     }
 
+    /// Says of each request whatever else can be said of one: a deadline, log-probabilities, a budget of
+    /// thoughts. It has the last word.
+    ///
+    /// ```no_run
+    /// # let engine = lapidary::Model::pebble()?.load(lapidary::Load::default())?;
+    /// let mut chat = engine.conversation();
+    /// chat.refine(|request| request.logprobs(3).thinking_budget(100));
+    /// # Ok::<(), lapidary::Error>(())
+    /// ```
+    pub fn refine(
+        &mut self,
+        refine: impl Fn(Request) -> Request + Send + Sync + 'static,
+    ) -> &mut Self {
+        self.refine = Some(Arc::new(refine));
+        self
+    }
+
     /// The engine.
     pub fn engine(&self) -> &Engine {
         &self.engine
@@ -278,6 +300,7 @@ impl Conversation {
             scope: self.scope,
             progress: self.progress,
             grammar: self.grammar.clone(),
+            refine: self.refine.clone(),
             next: self.next.clone(),
             said: Arc::new(Mutex::new(said)),
         }
@@ -302,8 +325,14 @@ impl Conversation {
         self.scope
     }
 
-    /// Takes messages for what was said; the first may be the instructions.
-    pub(crate) fn replace(&mut self, mut messages: Vec<Message>) -> Result<()> {
+    /// Tokens of what was said until now, as a prompt; 0 if nothing was.
+    pub fn count_tokens(&self) -> Result<usize> {
+        Ok(self.history_prompt()?.map_or(0, |prompt| prompt.tokens.len()))
+    }
+
+    /// Takes messages for what was said; the first may be the instructions. An answer that is under way
+    /// belongs to what was there before.
+    pub fn replace(&mut self, mut messages: Vec<Message>) -> Result<()> {
         let model = self.engine.model();
         messages.iter_mut().try_for_each(|m| m.prepare(model))?;
         if messages.first().is_some_and(|m| m.role == "system") {
@@ -348,6 +377,9 @@ impl Conversation {
         }
         request.progress = self.progress;
         request.grammar = self.grammar.clone();
+        if let Some(refine) = &self.refine {
+            request = refine(request);
+        }
         request.call_prefix = format!("answer_{n_answers}_");
         request
     }

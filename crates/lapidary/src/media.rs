@@ -162,7 +162,7 @@ impl Media {
     }
 
     /// Its bytes, if it was given as bytes or as a file that is still there.
-    pub(crate) fn bytes(&self) -> Option<Arc<[u8]>> {
+    pub fn bytes(&self) -> Option<Arc<[u8]>> {
         match self.given.as_deref().unwrap_or(&self.source) {
             Source::Image(ImageSource::Bytes(bytes))
             | Source::Audio(AudioSource::Bytes(bytes))

@@ -131,3 +131,21 @@ fn messages_are_written_in_the_words_of_the_api() {
     assert_eq!(json["role"], "user");
     assert_eq!(json["content"][1]["type"], "image");
 }
+
+#[test]
+fn a_conversation_has_a_last_word_on_its_requests_and_can_be_replaced() {
+    let mut chat = conversation();
+    chat.refine(|request| request.logprobs(1).max_tokens(3));
+    let reply = chat.user("What can you do?").answer().unwrap().reply().unwrap();
+    assert_eq!(reply.finish.unwrap().stats.new_tokens, 3);
+    assert_eq!(reply.logprobs.len(), 3);
+    let n_tokens = chat.count_tokens().unwrap();
+    assert!(n_tokens > 3, "{n_tokens}");
+    chat.replace(vec![Message::system("Be brief."), Message::user("What is 2 + 2?")]).unwrap();
+    assert_eq!(chat.instructions(), Some("Be brief."));
+    assert_eq!(chat.messages().len(), 1);
+    assert_ne!(chat.count_tokens().unwrap(), n_tokens);
+    // What stands open is answered.
+    chat.answer().unwrap().reply().unwrap();
+    assert_eq!(chat.messages().len(), 2);
+}
