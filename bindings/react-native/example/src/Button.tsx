@@ -12,8 +12,8 @@ export interface ButtonProps {
 export function Button({ title, onPress, plain = false, disabled = false }: ButtonProps) {
   return (
     <Pressable
-      accessibilityRole="button"
-      accessibilityState={{ disabled }}
+      role="button"
+      aria-disabled={disabled}
       disabled={disabled}
       onPress={onPress}
       style={[look.button, plain && look.plain, disabled && look.off]}

@@ -65,20 +65,20 @@ export function Chat({ llm, onUnload }: ChatProps) {
       />
       {thinking !== '' && isGenerating && <Text style={look.soft}>{thinking}</Text>}
       {(problem ?? error) && (
-        <Text style={look.wrong} accessibilityRole="alert">
+        <Text style={look.wrong} role="alert">
           {problem ?? `${error!.message} (${error!.code})`}
         </Text>
       )}
       {attached.imagePath && (
         <Image
-          accessibilityLabel="the image to send"
+          aria-label="the image to send"
           source={{ uri: attached.imagePath }}
           style={styles.thumbnail}
         />
       )}
       {attached.voice && <Text style={look.soft}>{seconds(attached.voice)} s of voice</Text>}
       <TextInput
-        accessibilityLabel="message"
+        aria-label="message"
         multiline
         onChangeText={setText}
         placeholder="Message"
@@ -116,7 +116,7 @@ function Bubble({ message }: { message: Message }) {
     <View style={[look.card, role === 'user' && styles.mine]}>
       <Text style={look.soft}>{role === 'user' ? 'You' : 'Model'}</Text>
       {mediaPath && (
-        <Image accessibilityLabel="an image" source={{ uri: mediaPath }} style={styles.picture} />
+        <Image aria-label="an image" source={{ uri: mediaPath }} style={styles.picture} />
       )}
       {media && <Text style={look.soft}>voice</Text>}
       {toolCalls?.map((call) => (

@@ -17,8 +17,8 @@ export function Picker({ models, picked, onPick }: PickerProps) {
         return (
           <Pressable
             key={model.source}
-            accessibilityRole="radio"
-            accessibilityState={{ checked: selected }}
+            role="radio"
+            aria-checked={selected}
             onPress={() => onPick(model)}
             style={[styles.choice, selected && styles.picked]}
           >

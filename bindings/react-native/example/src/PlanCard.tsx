@@ -33,7 +33,7 @@ export function PlanCard({ llm, isWanted, onLoad }: PlanCardProps) {
         </Text>
       )}
       {error && (
-        <Text style={look.wrong} accessibilityRole="alert">
+        <Text style={look.wrong} role="alert">
           {error.message} ({error.code})
         </Text>
       )}

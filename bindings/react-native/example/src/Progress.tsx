@@ -17,8 +17,10 @@ export function Progress({ llm }: { llm: LLMType }) {
   return (
     <View
       style={look.card}
-      accessibilityRole="progressbar"
-      accessibilityValue={{ min: 0, max: 100, now: percent }}
+      role="progressbar"
+      aria-valuemin={0}
+      aria-valuemax={100}
+      aria-valuenow={percent}
     >
       <Text style={look.text}>
         {word}: {percent} %
