@@ -1,7 +1,7 @@
 import { NoopContextStrategy } from './context';
 import { LapidaryError } from './errors';
 import type { Host, HostEngine } from './host';
-import { hostMessage } from './media';
+import { hostMessages } from './media';
 import { modelEntry } from './entry';
 import { answerOptions, plainTool } from './options';
 import { Declined, share, withBackend, type Share, type Step } from './shelf';
@@ -289,7 +289,10 @@ export class LLM {
       const again = round > 0 && round < limit ? 'auto' : choice;
       const result = await this.answer(turn, prompt, config, tools, again);
       if (this.turn !== turn) return result.text;
-      const { text, thinking, toolCalls } = result;
+      const { text, thinking } = result;
+      // Each answer counts its calls from the beginning.
+      const nth = this.history.length;
+      const toolCalls = result.toolCalls.map((call) => ({ ...call, id: `${call.id}_${nth}` }));
       const said: Message = { role: 'assistant', content: text };
       if (thinking) said.thinking = thinking;
       if (toolCalls.length > 0) said.toolCalls = toolCalls;
@@ -324,7 +327,7 @@ export class LLM {
     const { history } = this;
     const options = answerOptions(config, tools);
     const count = async (messages: Message[]) =>
-      turn.engine.countTokens(await Promise.all(messages.map(hostMessage)), options);
+      turn.engine.countTokens(await hostMessages(messages), options);
     const ask = async (messages: Message[]) => (await turn.aside(messages, config)).text;
     const prompt = await contextStrategy.buildContext(
       systemPrompt,

@@ -5,8 +5,18 @@ import type { Media, Message } from './types';
 /** What a microphone of react-native-executorch's users gives. */
 const WAVEFORM_RATE = 16_000;
 
+/** A prompt as an engine takes it. Thoughts stay until the next question, as the models were taught. */
+export function hostMessages(messages: Message[]): Promise<HostMessage[]> {
+  const asked = messages.map(({ role }) => role).lastIndexOf('user');
+  const said = messages.map((message, index) => {
+    const { thinking, ...rest } = message;
+    return hostMessage(index > asked ? message : rest);
+  });
+  return Promise.all(said);
+}
+
 /** A message as an engine takes it: media first, then what is said about them. */
-export async function hostMessage(message: Message): Promise<HostMessage> {
+async function hostMessage(message: Message): Promise<HostMessage> {
   const media: Media[] = [...(message.media ?? [])];
   if (message.mediaPath) media.unshift({ type: 'image', path: message.mediaPath });
   if (message.audioWaveform) {

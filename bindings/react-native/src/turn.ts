@@ -1,6 +1,6 @@
 import { LapidaryError } from './errors';
 import type { HostAnswer, HostAnswerOptions, HostEngine, HostEvent } from './host';
-import { hostMessage } from './media';
+import { hostMessages } from './media';
 import { answerOptions } from './options';
 import type { AnswerStats, GenerationConfig, LLMState, Message, ToolCall } from './types';
 
@@ -67,7 +67,7 @@ export class Turn {
     result: TurnResult,
     see: (event: HostEvent) => void,
   ): Promise<AnswerStats | null> {
-    const prompt = await Promise.all(messages.map(hostMessage));
+    const prompt = await hostMessages(messages);
     if (this.stopped) return null;
     const answer = await this.engine.answer(prompt, options);
     this.current = answer;

@@ -103,3 +103,11 @@ test('a model is picked, downloaded, asked, shown an image, and interrupted', as
   await expect(page.getByText('11', { exact: false }).last()).toBeVisible();
   expect(wrong).toEqual([]);
 });
+
+test('another page’s script gets nothing', async ({ request }) => {
+  const ask = (headers: Record<string, string>) =>
+    request.post(`${served.url}/engine/downloaded`, { headers, data: { source: 'pebble' } });
+  expect((await ask({})).status()).toBe(200);
+  expect((await ask({ origin: 'http://example.com' })).status()).toBe(403);
+  expect((await ask({ host: 'example.com' })).status()).toBe(403);
+});
