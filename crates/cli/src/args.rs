@@ -1,5 +1,6 @@
 //! The command line's arguments. Other modules act on them.
 
+pub mod about;
 pub mod bench;
 pub mod eval;
 pub mod hub;
@@ -12,6 +13,7 @@ use std::str::FromStr;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use lapidary::{DeviceChoice, Draft, KvType, Modality, Precision};
 
+use self::about::{CompletionsArgs, ManArgs};
 use self::bench::BenchArgs;
 use self::eval::EvalCommand;
 use self::hub::{LsArgs, PullArgs, RmArgs, ShowArgs};
@@ -20,10 +22,17 @@ use crate::named;
 
 /// Runs Gemma models on whatever you have: one file, every backend, the same tokens.
 #[derive(Debug, Parser)]
-#[command(name = "lapidary", version, max_term_width = 100, after_help = EXIT_CODES)]
+#[command(name = "lapidary", version, disable_version_flag = true, max_term_width = 100,
+          arg_required_else_help = true, after_help = EXIT_CODES)]
 pub struct Cli {
     #[command(subcommand)]
-    pub command: Command,
+    pub command: Option<Command>,
+    /// Print the version
+    #[arg(short = 'V', long)]
+    pub version: bool,
+    /// With --version: also how it was built, and with what
+    #[arg(long, requires = "version")]
+    pub verbose: bool,
 }
 
 const EXIT_CODES: &str = "\
@@ -69,6 +78,10 @@ pub enum Command {
     Cache(CacheCommand),
     /// Show backends, devices and memory
     Doctor(DoctorArgs),
+    /// Print completions for a shell
+    Completions(CompletionsArgs),
+    /// Print a manual page, or write those of all commands
+    Man(ManArgs),
 }
 
 /// Which model.
@@ -158,27 +171,36 @@ fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
+/// The definitions of all flags.
+pub fn command() -> clap::Command {
+    signed(Cli::command())
+}
+
 impl Cli {
     /// What the user typed.
     pub fn read() -> Self {
-        let matches = signed(Self::command()).get_matches();
+        let matches = command().get_matches();
         let mut cli = Self::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
+        if cli.command.is_none() && !cli.version {
+            let what = "name a command; --help lists them";
+            command().error(clap::error::ErrorKind::MissingSubcommand, what).exit();
+        }
         let media = match &mut cli.command {
-            Command::Run(args) => Some(&mut args.media),
-            Command::Logits(args) => Some(&mut args.media),
+            Some(Command::Run(args)) => Some(&mut args.media),
+            Some(Command::Logits(args)) => Some(&mut args.media),
             _ => None,
         };
         if let (Some(media), Some((_, matches))) = (media, matches.subcommand()) {
             media.put_in_order(matches);
         }
         match &mut cli.command {
-            Command::Chat(args) => args.model.may_pull = true,
-            Command::Run(args) => {
+            Some(Command::Chat(args)) => args.model.may_pull = true,
+            Some(Command::Run(args)) => {
                 args.model.may_pull = true;
                 args.prompt = args.prompt.take().or(args.prompt_flag.take());
                 named::settle(&mut args.model.model, &mut args.prompt);
             }
-            Command::Tokens(args) if args.file.is_none() => {
+            Some(Command::Tokens(args)) if args.file.is_none() => {
                 named::settle(&mut args.model.model, &mut args.text);
             }
             _ => {}
@@ -335,6 +357,9 @@ pub struct RunArgs {
     /// same
     #[arg(long, value_name = "FOLDER")]
     pub prefix_cache: Option<PathBuf>,
+    /// Print JSON when the answer is whole: text, thinking, tool calls, why it ended, and statistics
+    #[arg(long)]
+    pub json: bool,
     /// No statistics, no notes
     #[arg(short, long)]
     pub quiet: bool,
@@ -392,6 +417,9 @@ pub struct ChatArgs {
     /// Continue a saved conversation
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
+    /// Show answers as the model writes them, without bold, lists and code made visible
+    #[arg(long)]
+    pub plain: bool,
     /// Chat with a running server instead, over OpenAI's API; MODEL is then the name of one of its
     /// models [default: its first]
     #[arg(long, value_name = "URL",
@@ -482,6 +510,9 @@ pub struct VerifyArgs {
     /// The largest difference that passes, as a fraction of the largest logit
     #[arg(long, default_value_t = 1e-3, value_name = "X", value_parser = magnitude)]
     pub tolerance: f64,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -562,6 +593,9 @@ pub struct CachePruneArgs {
     /// Remove everything
     #[arg(long, conflicts_with = "older_than")]
     pub all: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -1,11 +1,11 @@
 //! `lapidary bench`.
 
 mod batched;
+mod row;
 mod served;
 
 use std::io::Write;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use lapidary::program::FileBytes;
@@ -14,8 +14,9 @@ use lapidary::{
     Draft, Modality, Model, Program, Runner, SoftInput, Towers, arbitrary_audio, arbitrary_image,
 };
 use lapidary_measure::{BenchTest, bench_drafted, bench_medium, bench_once, peak_memory_bytes};
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use self::row::Subject;
 use crate::args::ModelArgs;
 use crate::args::bench::BenchArgs;
 use crate::model;
@@ -51,6 +52,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     runner.set_drafting(Drafting::Off)?;
     let load_s = loaded.took.as_secs_f64();
 
+    let device = runner.describe();
+    let subject = Subject { args, facts: &facts, plan: &loaded.plan, device, load_s };
     let mut rows: Vec<Value> = Vec::new();
     for test in &tests {
         // The first run warms caches and pages; it is not counted.
@@ -66,10 +69,10 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             depth: test.depth,
             seconds,
         };
-        rows.push(row(args, &measured, &facts, &runner, load_s));
+        rows.push(subject.row(&measured));
         if let Some(accepted) = args.accepted.filter(|_| test.n_gen > 0) {
             let measured = drafted(args, &mut runner, *test, accepted)?;
-            rows.push(row(args, &measured, &facts, &runner, load_s));
+            rows.push(subject.row(&measured));
         }
         tell(format_args!("note: {} done", test.name()));
     }
@@ -96,7 +99,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             n + MEDIA_TEXT,
         );
         for measured in [encoded, answered] {
-            rows.push(row(args, &measured, &facts, &runner, load_s));
+            rows.push(subject.row(&measured));
         }
         tell(format_args!("note: {} done", test.name));
     }
@@ -224,39 +227,6 @@ struct Measured {
     seconds: Vec<f64>,
 }
 
-fn row(args: &BenchArgs, test: &Measured, facts: &Facts, runner: &Runner, load_s: f64) -> Value {
-    let n = (test.n_prompt + test.n_gen) as f64;
-    let seconds = test.seconds.as_slice();
-    let rates: Vec<f64> = seconds.iter().map(|s| n / s.max(1e-9)).collect();
-    let (avg_s, stddev_s) = spread(seconds);
-    let (avg_ts, stddev_ts) = spread(&rates);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    json!({
-        "test": test.name,
-        "n_prompt": test.n_prompt,
-        "n_gen": test.n_gen,
-        "n_depth": test.depth,
-        "avg_ns": (avg_s * 1e9) as u64,
-        "stddev_ns": (stddev_s * 1e9) as u64,
-        "avg_ts": avg_ts,
-        "stddev_ts": stddev_ts,
-        "samples_ns": seconds.iter().map(|s| (s * 1e9) as u64).collect::<Vec<_>>(),
-        "samples_ts": rates,
-        "build_commit": env!("CARGO_PKG_VERSION"),
-        "backends": args.device.backend,
-        "cpu_info": runner.describe(),
-        "gpu_info": "",
-        "model_type": format!("{} {}", facts.model, facts.encodings),
-        "model_size": facts.size,
-        "model_n_params": facts.params,
-        "n_threads": args.device.engine.threads,
-        "test_time": now,
-        "load_ms": load_s * 1e3,
-        "peak_mem_bytes": peak_memory_bytes(),
-        "program_hash": facts.hash,
-    })
-}
-
 /// Mean and standard deviation.
 fn spread(samples: &[f64]) -> (f64, f64) {
     let n = samples.len() as f64;
@@ -276,7 +246,7 @@ fn table(rows: &[Value]) -> String {
             r["model_type"].as_str().unwrap_or_default(),
             indicatif::HumanBytes(r["model_size"].as_u64().unwrap_or(0)),
             r["model_n_params"].as_u64().unwrap_or(0) as f64 / 1e9,
-            r["cpu_info"].as_str().unwrap_or_default(),
+            r["device_info"].as_str().unwrap_or_default(),
             r["test"].as_str().unwrap_or_default(),
             r["avg_ts"].as_f64().unwrap_or(0.0),
             r["stddev_ts"].as_f64().unwrap_or(0.0),

@@ -15,6 +15,7 @@ use lapidary::program::cache_file;
 use serde_json::{Value, json};
 
 use crate::args::{CacheCommand, CacheLsArgs, CachePruneArgs};
+use crate::screen;
 
 /// The folders of the cache, and how the names of whole files in them end.
 const FOLDERS: [(&str, &str); 2] = [("packs", "pack"), ("tokenizers", "tok")];
@@ -77,7 +78,7 @@ impl Entry {
             State::Partial => ("partial", None, None),
         };
         json!({
-            "path": self.path, "state": state, "kind": kind, "of": of,
+            "path": shown(&self.path), "state": state, "kind": kind, "of": of,
             "key": matches!(self.state, State::Whole { .. }).then(|| key_of(&self.name()).to_string()),
             "size_bytes": self.size_bytes, "unused_s": self.age.as_secs(),
         })
@@ -92,6 +93,20 @@ impl Entry {
                 State::Partial => self.age >= ABANDONED,
             }
     }
+}
+
+/// What is said of a cache that others can change.
+pub fn no_trust(folder: &Path) -> String {
+    format!(
+        "the cache {} is not used: another user can write to it; own it and take that right away \
+         (chmod -R o-w), or name another folder with LAPIDARY_CACHE",
+        screen::name(&folder.to_string_lossy())
+    )
+}
+
+/// A path as JSON can hold it.
+pub fn shown(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
 }
 
 /// All files of a cache; none if it is not there.
@@ -152,12 +167,17 @@ fn ls(args: &CacheLsArgs) -> Result<()> {
     let mut out = crate::screen::out();
     if args.json {
         let files: Vec<Value> = found.iter().map(Entry::as_json).collect();
-        let report = json!({"root": root, "size_bytes": total, "files": files});
+        let report =
+            json!({"root": root.as_deref().map(shown), "size_bytes": total, "files": files});
         serde_json::to_writer_pretty(&mut out, &report)?;
         writeln!(out)?;
         return Ok(out.flush()?);
     }
     let Some(root) = root else {
+        if let Some(folder) = lapidary::cache::distrusted() {
+            writeln!(out, "{}", no_trust(&folder))?;
+            return Ok(out.flush()?);
+        }
         writeln!(out, "there is no cache: LAPIDARY_CACHE is off, or no home folder is known")?;
         return Ok(out.flush()?);
     };
@@ -174,25 +194,36 @@ fn ls(args: &CacheLsArgs) -> Result<()> {
 fn prune(args: &CachePruneArgs) -> Result<()> {
     let found = root().as_deref().map(entries).unwrap_or_default();
     let mut out = crate::screen::out();
-    let (mut freed, mut n, mut failed) = (0u64, 0usize, None);
+    let (mut freed, mut removed, mut failed) = (0u64, Vec::new(), None);
     for entry in found.iter().filter(|e| e.is_to_go(args)) {
         match fs::remove_file(&entry.path) {
             // Another process may have been quicker.
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => failed = Some((e, &entry.path)),
             Ok(()) => {
-                (freed, n) = (freed + entry.size_bytes, n + 1);
+                freed += entry.size_bytes;
+                removed.push(entry.as_json());
                 let (kind, of) = entry.what();
-                writeln!(
-                    out,
-                    "removed {kind} {} ({of}), {}",
-                    entry.name(),
-                    HumanBytes(entry.size_bytes)
-                )?;
+                if !args.json {
+                    writeln!(
+                        out,
+                        "removed {kind} {} ({of}), {}",
+                        screen::name(&entry.name()),
+                        HumanBytes(entry.size_bytes)
+                    )?;
+                }
             }
         }
     }
-    writeln!(out, "freed {} in {n} files, {} left", HumanBytes(freed), found.len() - n)?;
+    let left = found.len() - removed.len();
+    if args.json {
+        let report = json!({"freed_bytes": freed, "removed": removed, "files_left": left});
+        serde_json::to_writer_pretty(&mut out, &report).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        let n = removed.len();
+        writeln!(out, "freed {} in {n} files, {left} left", HumanBytes(freed))?;
+    }
     out.flush()?;
     match failed {
         Some((e, path)) => Err(e).with_context(|| format!("can't remove {}", path.display())),

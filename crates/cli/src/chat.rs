@@ -2,6 +2,7 @@
 
 mod command;
 mod drag;
+mod full;
 mod remote;
 
 use std::io::IsTerminal;
@@ -48,6 +49,7 @@ pub fn run(args: &ChatArgs) -> Result<()> {
         pending: vec![],
         last: None,
         interrupt: Interrupt::listen()?,
+        plain: args.plain,
     };
     if let Some(path) = &args.resume {
         chat.resume(path)?;
@@ -109,6 +111,8 @@ struct Chat {
     pending: Vec<Media>,
     last: Option<Stats>,
     interrupt: Interrupt,
+    /// Whether answers are shown as they are.
+    plain: bool,
 }
 
 impl Chat {
@@ -144,23 +148,30 @@ impl Chat {
                 self.conversation.clear();
                 self.pending.clear();
                 self.engine.forget()?;
+                tell(format_args!("forgotten; this is a new conversation"));
             }
+            Command::Drop(n) => self.drop_oldest(n)?,
+            Command::Compact => self.compact()?,
             Command::Stats => match &self.last {
                 Some(stats) => tell(format_args!("{}", statistics(stats, None))),
                 None => tell(format_args!("nothing was answered yet")),
             },
-            Command::System(text) => self.system = text,
+            Command::System(text) => {
+                tell(format_args!("{}", instructions(text.as_deref())));
+                self.system = text;
+            }
             Command::Show(kind, path) => self.show(kind, &path)?,
-            Command::Save(path) => match target::check(&path, false) {
-                Err(_) if path.is_file() && may_overwrite(&path) => self.save(&path)?,
-                Err(e) => tell(format_args!("{e:#}")),
-                Ok(()) => self.save(&path)?,
-            },
+            Command::Save(path) => {
+                if may_save(&path) {
+                    self.save(&path)?;
+                }
+            }
             Command::Set(None) => tell(format_args!("{}", self.settings.show())),
             Command::Set(Some((name, value))) => {
                 let vocab_size = self.engine.metadata().vocab_size;
-                if let Err(what) = self.settings.set(&name, &value, vocab_size) {
-                    tell(format_args!("{what}"));
+                match self.settings.set(&name, &value, vocab_size) {
+                    Ok(()) => tell(format_args!("{name} is {value}")),
+                    Err(what) => tell(format_args!("{what}")),
                 }
             }
         }
@@ -170,7 +181,9 @@ impl Chat {
     fn show(&mut self, kind: Modality, path: &Path) -> Result<()> {
         let media = model::ready(Media::file(kind, path), self.engine.model())?;
         let (what, n) = (kind.name(), media.n_tokens());
-        tell(format_args!("{what} of {n} tokens goes with what you say next"));
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+        let name = screen::name(&name);
+        tell(format_args!("note: {name}: {what} of {n} tokens goes with what you say next"));
         self.pending.push(media);
         Ok(())
     }
@@ -183,13 +196,19 @@ impl Chat {
         self.conversation.message(shown.text(text));
         match self.answer() {
             Ok(reply) => {
+                if let Some(finish) = &reply.finish {
+                    self.say_if_cut(finish);
+                }
                 self.last = reply.finish.map(|finish| finish.stats);
                 Ok(())
             }
             Err(e) => {
                 self.conversation.discard();
                 self.pending = pending;
-                Err(e)
+                match full::is_full(&e) {
+                    true => Err(e.context(full::ADVICE)),
+                    false => Err(e),
+                }
             }
         }
     }
@@ -205,7 +224,7 @@ impl Chat {
         let answer = self.conversation.answer()?;
         let cancel = answer.cancel_token();
         self.interrupt.arm(move || cancel.cancel());
-        let reply = Shown::standard(false).all(answer);
+        let reply = Shown::rendered(self.plain).all(answer);
         self.interrupt.disarm();
         reply
     }
@@ -224,8 +243,34 @@ impl Chat {
         let kept = self.conversation.resume(path)?;
         self.system = self.system.take().or(self.conversation.instructions().map(String::from));
         let n = self.conversation.messages().len();
-        tell(format_args!("going on after {n} messages, {kept} tokens of them at hand"));
+        tell(format_args!("continuing after {n} messages; {kept} of their tokens are cached"));
         Ok(())
+    }
+}
+
+/// What is said of instructions.
+fn instructions(text: Option<&str>) -> &'static str {
+    match text {
+        Some(_) => "the instructions hold from the next answer on",
+        None => "no instructions from the next answer on",
+    }
+}
+
+/// Whether a conversation may be written to a file; says why if not.
+fn may_save(path: &Path) -> bool {
+    match target::check(path, false) {
+        Ok(()) => true,
+        Err(_) if path.is_file() && !path.is_symlink() => match may_overwrite(path) {
+            true => true,
+            false => {
+                tell(format_args!("not saved: {} is there already", path.display()));
+                false
+            }
+        },
+        Err(e) => {
+            tell(format_args!("{e:#}"));
+            false
+        }
     }
 }
 
@@ -280,7 +325,7 @@ impl Lines {
                     interrupted = true;
                     text.clear();
                     quoted = false;
-                    tell(format_args!("Ctrl-C again leaves"));
+                    tell(format_args!("press Ctrl-C again to leave"));
                     continue;
                 }
                 Err(ReadlineError::Eof) if text.is_empty() => return Ok(None),

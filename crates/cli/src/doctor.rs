@@ -45,7 +45,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
         "arch": std::env::consts::ARCH,
         "threads": threads,
         "auto": auto,
-        "cache": {"root": cache, "size_bytes": cache_bytes},
+        "cache": {"root": cache.as_deref().map(cache::shown), "size_bytes": cache_bytes},
         "backends": backends.into_iter().chain(absent).collect::<Vec<_>>(),
     });
     let mut out = crate::screen::out();
@@ -89,7 +89,10 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     writeln!(out, "auto picks {}", auto.unwrap_or("nothing"))?;
     match cache.zip(cache_bytes) {
         Some((root, n)) => writeln!(out, "cache {}, {}", root.display(), HumanBytes(n))?,
-        None => writeln!(out, "cache off")?,
+        None => match lapidary::cache::distrusted() {
+            Some(folder) => writeln!(out, "{}", cache::no_trust(&folder))?,
+            None => writeln!(out, "cache off")?,
+        },
     }
     Ok(out.flush()?)
 }

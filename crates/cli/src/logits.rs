@@ -89,12 +89,15 @@ struct TensorFile {
 
 impl TensorFile {
     fn create(args: &LogitsArgs, rows: usize, vocab: usize, greedy: usize) -> Result<Self> {
-        let logits_end = rows * vocab * 4;
+        let too_many = || Usage(format!("--greedy {greedy} is more tokens than a file holds"));
+        let bytes = |n: usize, of: usize| n.checked_mul(of).ok_or_else(too_many);
+        let logits_end = bytes(bytes(rows, vocab)?, 4)?;
+        let end = logits_end.checked_add(bytes(greedy, 8)?).ok_or_else(too_many)?;
         let mut header = json!({
             "logits": {"dtype": "F32", "shape": [rows, vocab], "data_offsets": [0, logits_end]},
             "greedy": {
                 "dtype": "I64", "shape": [greedy],
-                "data_offsets": [logits_end, logits_end + greedy * 8],
+                "data_offsets": [logits_end, end],
             },
         })
         .to_string()

@@ -1,5 +1,6 @@
 //! The `lapidary` command. No algorithm lives here: it reads flags, calls the rooms, and prints.
 
+mod about;
 mod agree;
 mod args;
 mod bench;
@@ -18,7 +19,9 @@ mod inspect;
 mod interrupt;
 mod kl;
 mod logits;
+mod markdown;
 mod media;
+mod memory;
 mod model;
 mod named;
 mod progress;
@@ -36,9 +39,17 @@ use std::process::ExitCode;
 use crate::args::eval::EvalCommand;
 use crate::args::{Cli, Command};
 
+#[global_allocator]
+static MEMORY: memory::Watched = memory::Watched;
+
 fn main() -> ExitCode {
+    memory::explain();
     bus::explain();
-    let done = match Cli::read().command {
+    let cli = Cli::read();
+    let Some(command) = cli.command else {
+        return exit::report(about::version(cli.verbose));
+    };
+    let done = match command {
         Command::Run(args) => run::run(&args),
         Command::Chat(args) => chat::run(&args),
         Command::Serve(args) => serve::run(&args),
@@ -59,6 +70,8 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Cache(command) => cache::run(&command),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Completions(args) => about::completions(&args),
+        Command::Man(args) => about::man(&args),
     };
     exit::report(done)
 }

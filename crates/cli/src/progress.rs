@@ -35,9 +35,18 @@ impl Counted {
 
     /// A bar that waits to be told how many there are.
     pub fn of(what: impl Into<std::borrow::Cow<'static, str>>) -> Self {
+        Self::shown_as("{bar:30} {pos}/{len} {msg} {eta}", what)
+    }
+
+    /// A bar over tokens, with how many of them there are in a second.
+    pub fn tokens(what: &'static str) -> Self {
+        Self::shown_as("{bar:30} {pos}/{len} {msg} {per_sec} {eta}", what)
+    }
+
+    fn shown_as(template: &str, what: impl Into<std::borrow::Cow<'static, str>>) -> Self {
         let bar = ProgressBar::hidden();
-        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} {eta}")
-            .unwrap_or_else(|_| ProgressStyle::default_bar());
+        let style =
+            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style);
         bar.set_message(what);
         Counted(Bar { bar, begun: Once::new() })

@@ -1,9 +1,12 @@
 //! `lapidary run`.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 
 use anyhow::Result;
-use lapidary::{FinishReason, Media, Message, PrefixCache, Request, Sampling, Stats, Towers};
+use lapidary::{
+    FinishReason, Media, Message, PrefixCache, Reply, Request, Sampling, Stats, Towers,
+};
+use serde_json::{Value, json};
 
 use crate::args::{RunArgs, SamplingArgs};
 use crate::exit::Usage;
@@ -45,12 +48,22 @@ pub fn run(args: &RunArgs) -> Result<()> {
     }
     let answer = engine.answer(request.with_prompt(prompt.clone()))?;
     cancel_on_interrupt(answer.cancel_token())?;
-    let reply = Shown::standard(args.quiet).all(answer)?;
+    let reply = match args.json {
+        true => Shown::progress_only(args.quiet).all(answer)?,
+        false => Shown::standard(args.quiet).all(answer)?,
+    };
     if let Some(kept) = &kept {
         kept.save(&engine, &prompt, 0)?;
     }
+    if args.json {
+        let mut out = crate::screen::out();
+        let report = as_json(model.name(), engine.describe(), &reply);
+        serde_json::to_writer_pretty(&mut out, &report).map_err(std::io::Error::from)?;
+        writeln!(out)?;
+        out.flush()?;
+    }
     let Some(finish) = reply.finish else { return Ok(()) };
-    if !args.quiet {
+    if !args.quiet && !args.json {
         tell(format_args!("{}", statistics(&finish.stats, Some(finish.reason))));
     }
     if finish.reason == FinishReason::Cancelled {
@@ -64,9 +77,10 @@ fn prompt(args: &RunArgs) -> Result<String> {
     if let Some(path) = args.model.path() {
         let located = named::locate(path, args.model.may_pull);
         let located = located.map_err(|e| match args.prompt {
-            None => {
-                e.context(format!("{} is no model here (a prompt goes after -p)", path.display()))
-            }
+            None => e.context(format!(
+                "{} is not a model here (a prompt goes after -p)",
+                path.display()
+            )),
             Some(_) => e,
         })?;
         if let Err(e) = std::fs::metadata(&located.path) {
@@ -117,6 +131,40 @@ impl SamplingArgs {
             ..Sampling::default()
         }
     }
+}
+
+/// An answer and how it went, for programs.
+fn as_json(model: &str, device: &str, reply: &Reply) -> Value {
+    let calls: Vec<Value> = reply
+        .tool_calls
+        .iter()
+        .map(|call| json!({"name": call.name, "arguments": call.arguments}))
+        .collect();
+    let finish = reply.finish.as_ref();
+    let stats = finish.map(|finish| &finish.stats);
+    json!({
+        "model": model,
+        "device": device,
+        "text": reply.text,
+        "thinking": reply.thinking,
+        "tool_calls": calls,
+        "finish_reason": finish.map(|finish| finish.reason.name()),
+        "stats": stats.map(|s| json!({
+            "load_s": s.load_s,
+            "first_token_s": s.first_token_s,
+            "encode_s": s.encode_s,
+            "prompt_tokens": s.prompt_tokens,
+            "reused_tokens": s.reused_tokens,
+            "prompt_tokens_per_s": s.prefill_tokens_per_s(),
+            "new_tokens": s.new_tokens,
+            "tokens_per_s": s.decode_tokens_per_s(),
+            "drafted_tokens": s.drafted_tokens,
+            "accepted_tokens": s.accepted_tokens,
+            // A string: most readers of JSON have no whole numbers of 64 bits.
+            "seed": s.seed.to_string(),
+            "peak_memory_bytes": lapidary_measure::peak_memory_bytes(),
+        })),
+    })
 }
 
 /// How it went, in a line.

@@ -18,10 +18,17 @@ pub fn out() -> Screen<StdoutLock<'static>> {
 
 /// Whether standard error is a terminal that may be given colours.
 pub fn has_colours() -> bool {
+    io::stderr().is_terminal() && colours_are_wanted()
+}
+
+/// Whether standard output is one.
+pub fn renders() -> bool {
+    io::stdout().is_terminal() && colours_are_wanted()
+}
+
+fn colours_are_wanted() -> bool {
     let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
-    io::stderr().is_terminal()
-        && set("NO_COLOR").is_none()
-        && set("TERM").is_none_or(|term| term != "dumb")
+    set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")
 }
 
 /// Text with its control characters shown by their numbers, but for ends of lines and tabs.

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use lapidary::{Answer, Event, Reply, ToolCall};
 use serde_json::Value;
 
+use crate::markdown::Markdown;
 use crate::progress::Counted;
 use crate::screen::{self, Screen};
 use crate::tell::{DIM, PLAIN};
@@ -15,7 +16,7 @@ const LONG_PROMPT: usize = 512;
 
 /// Writes an answer while it is read.
 pub struct Shown<'a> {
-    out: Box<dyn Write + 'a>,
+    out: Out<'a>,
     err: Box<dyn Write + 'a>,
     /// Whether thinking is dimmed.
     dims: bool,
@@ -26,6 +27,41 @@ pub struct Shown<'a> {
     now: Now,
     /// How much of the prompt is read, until the answer begins.
     reading: Option<Counted>,
+}
+
+/// Where the answer goes.
+enum Out<'a> {
+    AsItIs(Box<dyn Write + 'a>),
+    Markdown(Markdown<Box<dyn Write + 'a>>),
+    Nowhere,
+}
+
+impl Out<'_> {
+    /// The answer's own words.
+    fn text(&mut self, text: &str) -> std::io::Result<()> {
+        match self {
+            Out::AsItIs(out) => out.write_all(text.as_bytes()),
+            Out::Markdown(out) => out.push(text),
+            Out::Nowhere => Ok(()),
+        }
+    }
+
+    /// Words that are ours.
+    fn own(&mut self, text: &str) -> std::io::Result<()> {
+        match self {
+            Out::AsItIs(out) => out.write_all(text.as_bytes()),
+            Out::Markdown(out) => out.own(text),
+            Out::Nowhere => Ok(()),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        match self {
+            Out::AsItIs(out) => out.flush(),
+            Out::Markdown(out) => out.finish(),
+            Out::Nowhere => Ok(()),
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,13 +77,32 @@ impl Shown<'_> {
     pub fn standard(quiet: bool) -> Self {
         let err = std::io::stderr();
         Shown {
-            out: Box::new(screen::out()),
+            out: Out::AsItIs(Box::new(screen::out())),
             escapes: err.is_terminal(),
             err: Box::new(err.lock()),
             dims: screen::has_colours(),
             thinks: !quiet,
             now: Now::Nothing,
             reading: None,
+        }
+    }
+
+    /// Nothing but how much of the prompt is read.
+    pub fn progress_only(quiet: bool) -> Self {
+        let shown = Self::standard(quiet);
+        Shown { out: Out::Nowhere, err: Box::new(std::io::sink()), ..shown }
+    }
+
+    /// The same, with Markdown made visible where standard output is a terminal that can show it.
+    pub fn rendered(plain: bool) -> Self {
+        let shown = Self::standard(false);
+        match plain || !screen::renders() {
+            true => shown,
+            // It lets no control character through.
+            false => Shown {
+                out: Out::Markdown(Markdown::new(Box::new(std::io::stdout().lock()))),
+                ..shown
+            },
         }
     }
 
@@ -82,7 +137,7 @@ impl Shown<'_> {
         // A failure before the first word leaves standard output empty.
         let ended = match self.now {
             Now::Nothing if failed.is_some() => Ok(()),
-            _ => self.turn(Now::Nothing).and_then(|()| writeln!(self.out)),
+            _ => self.turn(Now::Nothing).and_then(|()| self.out.own("\n")),
         };
         written
             .and(ended)
@@ -94,7 +149,9 @@ impl Shown<'_> {
     fn event(&mut self, event: &Event) -> std::io::Result<()> {
         if let Event::Progress { done, total } = event {
             if self.thinks && *total >= LONG_PROMPT {
-                self.reading.get_or_insert_with(|| Counted::of("tokens read")).set(*done, *total);
+                self.reading
+                    .get_or_insert_with(|| Counted::tokens("tokens read"))
+                    .set(*done, *total);
             }
             return Ok(());
         }
@@ -102,7 +159,12 @@ impl Shown<'_> {
         match event {
             Event::Text(text) => {
                 self.turn(Now::Text)?;
-                self.out.write_all(text.as_bytes())?;
+                self.out.text(text)?;
+                return match &mut self.out {
+                    Out::AsItIs(out) => out.flush(),
+                    // What it holds back is not certain yet.
+                    Out::Markdown(_) | Out::Nowhere => Ok(()),
+                };
             }
             Event::Thinking(text) if self.thinks => {
                 self.turn(Now::Thinking)?;
@@ -112,16 +174,16 @@ impl Shown<'_> {
             }
             Event::ToolCallBegin { name, .. } => {
                 match self.now {
-                    Now::Call => writeln!(self.out)?,
+                    Now::Call => self.out.own("\n")?,
                     _ => self.turn(Now::Call)?,
                 }
-                write!(self.out, "→ {name} ")?;
+                self.out.own(&format!("→ {name} "))?;
             }
-            Event::ToolCallArguments { json, .. } => self.out.write_all(json.as_bytes())?,
+            Event::ToolCallArguments { json, .. } => self.out.own(json)?,
             // One that came at once did not begin before.
             Event::ToolCall(call) if self.now != Now::Call => {
                 self.turn(Now::Call)?;
-                write!(self.out, "→ {}", call_text(call))?;
+                self.out.own(&format!("→ {}", call_text(call)))?;
             }
             Event::ToolCallFailed { .. } => self.turn(Now::Text)?,
             _ => {}
@@ -139,7 +201,8 @@ impl Shown<'_> {
                 let end = if self.dims { PLAIN } else { "" };
                 let _ = writeln!(self.err, "{end}").and_then(|()| self.err.flush());
             }
-            Now::Call if next != Now::Nothing => writeln!(self.out)?,
+            Now::Call if next != Now::Nothing => self.out.own("\n")?,
+            Now::Text => self.out.flush()?,
             _ => {}
         }
         if next == Now::Thinking && self.dims {
@@ -147,7 +210,7 @@ impl Shown<'_> {
         }
         // Calls begin a line of their own.
         if self.now == Now::Text && next == Now::Call {
-            writeln!(self.out)?;
+            self.out.own("\n")?;
         }
         self.now = next;
         Ok(())
@@ -182,7 +245,7 @@ mod tests {
     fn shown(events: &[Event], dims: bool) -> (String, String) {
         let (out, err) = (Kept::default(), Kept::default());
         let mut shown = Shown {
-            out: Box::new(out.clone()),
+            out: Out::AsItIs(Box::new(out.clone())),
             err: Box::new(err.clone()),
             dims,
             escapes: dims,

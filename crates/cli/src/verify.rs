@@ -7,6 +7,7 @@ use anyhow::Result;
 use lapidary::program::method;
 use lapidary::{Load, Precision, Towers};
 use lapidary_measure::golden::{self, Golden, Verdict};
+use serde_json::{Value, json};
 
 use crate::args::VerifyArgs;
 use crate::exit::Failed;
@@ -17,11 +18,16 @@ use crate::tell::tell;
 pub fn run(args: &VerifyArgs) -> Result<()> {
     let mut out = crate::screen::out();
     let mut written: std::io::Result<()> = Ok(());
-    let passed = check(args, &mut |line| {
-        if written.is_ok() {
+    let mut report = Report::default();
+    let passed = check(args, &mut report, &mut |line| {
+        if written.is_ok() && !args.json {
             written = writeln!(out, "{line}");
         }
     })?;
+    if args.json {
+        let text = serde_json::to_string_pretty(&report.as_json(passed))?;
+        written = writeln!(out, "{text}");
+    }
     // The verdict counts even if nobody reads it.
     match passed {
         true => Ok(written.and_then(|()| out.flush())?),
@@ -29,11 +35,40 @@ pub fn run(args: &VerifyArgs) -> Result<()> {
     }
 }
 
+/// What was found, for programs.
+#[derive(Default)]
+struct Report {
+    model: String,
+    device: Option<String>,
+    bytes_checked: bool,
+    outputs: Vec<Value>,
+    diverges: Option<Value>,
+}
+
+impl Report {
+    fn as_json(&self, passed: bool) -> Value {
+        json!({
+            "model": self.model,
+            "device": self.device,
+            "bytes_checked": self.bytes_checked,
+            "logits_checked": !self.outputs.is_empty(),
+            "outputs": self.outputs,
+            "first_divergence": self.diverges,
+            "passed": passed,
+        })
+    }
+}
+
 /// Whether all is well; `show` is told what was found.
-fn check(args: &VerifyArgs, show: &mut dyn FnMut(fmt::Arguments<'_>)) -> Result<bool> {
+fn check(
+    args: &VerifyArgs,
+    report: &mut Report,
+    show: &mut dyn FnMut(fmt::Arguments<'_>),
+) -> Result<bool> {
     let tolerance = args.tolerance as f32;
     let model = model::open(&args.model)?;
     let checked = model.check_bytes()?;
+    (report.model, report.bytes_checked) = (model.name().to_string(), checked);
     if checked {
         show(format_args!("bytes: as written"));
     }
@@ -55,7 +90,12 @@ fn check(args: &VerifyArgs, show: &mut dyn FnMut(fmt::Arguments<'_>)) -> Result<
     let mut loaded = model.load_engine(&as_goldens(model::load_args(&args.device, true)))?;
     tell(format_args!("note: running on {}", loaded.engine.describe()));
     let verdicts = golden::verify(loaded.engine.as_mut(), &goldens, tolerance)?;
+    report.device = Some(loaded.engine.describe());
     for v in &verdicts {
+        report.outputs.push(json!({
+            "method": v.method, "calls": v.n_calls, "largest_difference": v.max_difference,
+            "allowed": v.tolerance, "passed": v.passed(),
+        }));
         let what = match v.method {
             method::FORWARD => format!("logits: {} sequences", v.n_calls),
             tower => format!("{tower}: {} call", v.n_calls),
@@ -83,6 +123,9 @@ fn check(args: &VerifyArgs, show: &mut dyn FnMut(fmt::Arguments<'_>)) -> Result<
             tolerance,
         )?;
         if let Some(d) = found {
+            report.diverges = Some(json!({
+                "node": d.node, "op": d.op, "element": d.index, "got": d.got, "reference": d.want,
+            }));
             show(format_args!(
                 "first op that diverges: {} ({}), element {}: got {}, reference {}",
                 d.node, d.op, d.index, d.got, d.want

@@ -4,11 +4,17 @@ use std::path::PathBuf;
 
 use lapidary::{Modality, SamplingParams};
 
+use super::drag;
+
 /// A line of a chat that is not said to the model.
 #[derive(Debug, PartialEq)]
 pub enum Command {
     Help,
     Clear,
+    /// Forget the oldest turns: so many.
+    Drop(usize),
+    /// Put a summary in place of what was said.
+    Compact,
     Leave,
     Stats,
     System(Option<String>),
@@ -26,6 +32,8 @@ pub const HELP: &str = "\
 /stats             speed of the last answer
 /save FILE         the conversation as JSON
 /clear             begin anew
+/compact           put a summary in place of what was said, when the context is full
+/drop [N]          forget the oldest N turns (one turn: what you said, and its answer)
 /bye               leave; so does Ctrl-D
 \"\"\" begins and ends a text of several lines; so does \\ at the end of a line, for one more.
 Ctrl-C stops an answer; again, it leaves.";
@@ -34,13 +42,19 @@ Ctrl-C stops an answer; again, it leaves.";
 pub fn parse(line: &str) -> Result<Command, String> {
     let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let rest = rest.trim();
-    let file = || match rest.trim_matches(['"', '\'']) {
+    let file = || match rest {
         "" => Err(format!("{name} takes a file")),
-        path => Ok(PathBuf::from(path.replace("\\ ", " "))),
+        path => Ok(drag::path(path)),
     };
     Ok(match name {
         "/help" | "/?" => Command::Help,
         "/clear" => Command::Clear,
+        "/compact" => Command::Compact,
+        "/drop" if rest.is_empty() => Command::Drop(1),
+        "/drop" => match rest.parse() {
+            Ok(n) if n > 0 => Command::Drop(n),
+            _ => return Err("/drop takes the number of turns to forget: 1 or more".into()),
+        },
         "/bye" | "/exit" | "/quit" => Command::Leave,
         "/stats" => Command::Stats,
         "/system" => Command::System((!rest.is_empty()).then(|| rest.to_string())),
@@ -131,7 +145,11 @@ mod tests {
         assert_eq!(parse("/image my\\ cat.png"), Ok(shown));
         let set = Command::Set(Some(("top_k".into(), "5".into())));
         assert_eq!(parse("/set top_k 5"), Ok(set));
-        for wrong in ["/image", "/save ", "/set top_k", "/nonsense"] {
+        assert_eq!(parse("/drop"), Ok(Command::Drop(1)));
+        assert_eq!(parse("/drop 3"), Ok(Command::Drop(3)));
+        for wrong in
+            ["/image", "/save ", "/set top_k", "/nonsense", "/drop 0", "/drop -1", "/drop x"]
+        {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -2,20 +2,27 @@
 
 use std::path::{Path, PathBuf};
 
+/// Words that a path without quotes may have.
+const MOST_WORDS: usize = 16;
+
 /// A line without the words that `wanted` takes for files, and those files.
 pub fn split(line: &str, wanted: &dyn Fn(&Path) -> bool) -> (String, Vec<PathBuf>) {
     let mut files = Vec::new();
     let mut rest = String::new();
-    for word in words(line) {
-        let path = path_of(&word);
-        // A bare word such as `cat` is hardly a file; a path has a slash or an ending.
-        let like_a_path = word.meaning.contains(['/', '\\', '.']);
-        if like_a_path && wanted(&path) {
-            files.push(path);
-            // One of the two spaces around it goes as well.
-            rest.truncate(rest.trim_end().len());
-        } else {
-            rest.push_str(word.spelled);
+    let words = words(line);
+    let mut at = 0;
+    while let Some(word) = words.get(at) {
+        match file_at(&words[at..], wanted) {
+            Some((path, n)) => {
+                files.push(path);
+                // One of the two spaces around it goes as well.
+                rest.truncate(rest.trim_end().len());
+                at += n;
+            }
+            None => {
+                rest.push_str(word.spelled);
+                at += 1;
+            }
         }
     }
     if files.is_empty() {
@@ -24,15 +31,49 @@ pub fn split(line: &str, wanted: &dyn Fn(&Path) -> bool) -> (String, Vec<PathBuf
     (rest.trim().to_string(), files)
 }
 
+/// The file that words begin with, and how many of them spell it.
+fn file_at(words: &[Word<'_>], wanted: &dyn Fn(&Path) -> bool) -> Option<(PathBuf, usize)> {
+    let word = words.first()?;
+    let path = path_of(&word.meaning);
+    // A bare word such as `cat` is hardly a file; a path has a slash or an ending.
+    if word.meaning.contains(['/', '\\', '.']) && wanted(&path) {
+        return Some((path, 1));
+    }
+    // Some desktops leave the spaces of a path as they are.
+    let begins = ["/", "~/", "./", "../", "file://"].iter().any(|b| word.meaning.starts_with(b));
+    let drive = word.meaning.get(1..3).is_some_and(|at| matches!(at, ":\\" | ":/"));
+    if !begins && !drive {
+        return None;
+    }
+    let mut spelled = word.spelled.trim_start().to_string();
+    for (i, word) in words.iter().enumerate().take(MOST_WORDS).skip(1) {
+        spelled.push_str(word.spelled);
+        let path = path_of(&spelled);
+        if wanted(&path) {
+            return Some((path, i + 1));
+        }
+    }
+    None
+}
+
+/// The path that stands alone after a command: in quotes, with escapes, or with spaces as they are.
+pub fn path(text: &str) -> PathBuf {
+    let words = words(text);
+    match words.as_slice() {
+        [word] => path_of(&word.meaning),
+        _ => path_of(text),
+    }
+}
+
 /// The path that a word spells: also as an address of the desktop's, or from the home folder on.
-fn path_of(word: &Word<'_>) -> PathBuf {
-    if let Some(address) = word.meaning.strip_prefix("file://") {
+fn path_of(word: &str) -> PathBuf {
+    if let Some(address) = word.strip_prefix("file://") {
         let path = address.strip_prefix("localhost").unwrap_or(address);
         return PathBuf::from(decoded(path));
     }
-    match (word.meaning.strip_prefix("~/"), std::env::home_dir()) {
+    match (word.strip_prefix("~/"), std::env::home_dir()) {
         (Some(rest), Some(home)) => home.join(rest),
-        _ => PathBuf::from(&word.meaning),
+        _ => PathBuf::from(word),
     }
 }
 
@@ -103,7 +144,24 @@ fn words(line: &str) -> Vec<Word<'_>> {
 
 #[cfg(test)]
 mod tests {
-    use super::split;
+    use super::{path, split};
+
+    #[test]
+    fn a_path_after_a_command_is_read_in_every_spelling() {
+        for spelled in [
+            "/tmp/it's a cat.png",
+            r"/tmp/it\'s\ a\ cat.png",
+            r"'/tmp/it'\''s a cat.png'",
+            "\"/tmp/it's a cat.png\"",
+            "file:///tmp/it%27s%20a%20cat.png",
+        ] {
+            assert_eq!(path(spelled), std::path::Path::new("/tmp/it's a cat.png"), "{spelled}");
+        }
+        assert_eq!(path("my cat.png"), std::path::Path::new("my cat.png"));
+        if let Some(home) = std::env::home_dir() {
+            assert_eq!(path("~/a b.json"), home.join("a b.json"));
+        }
+    }
 
     #[test]
     fn dropped_files_are_found_however_the_terminal_writes_them() {
@@ -120,6 +178,9 @@ mod tests {
             (r#"'/tmp/it'"'"'s.png'"#, "", vec!["/tmp/it's.png"]),
             ("file:///tmp/my%20cat.jpg", "", vec!["/tmp/my cat.jpg"]),
             ("file://localhost/tmp/it%27s.png", "", vec!["/tmp/it's.png"]),
+            ("/tmp/my cat.jpg what is it", "what is it", vec!["/tmp/my cat.jpg"]),
+            ("see file:///tmp/my cat.jpg", "see", vec!["/tmp/my cat.jpg"]),
+            ("/tmp/no such.jpg what", "/tmp/no such.jpg what", vec![]),
             ("it's  a  cat", "it's  a  cat", vec![]),
             ("'quoted' words \\ stay", "'quoted' words \\ stay", vec![]),
             ("", "", vec![]),

@@ -1,27 +1,38 @@
 //! `lapidary chat --url`: a conversation with a server, over OpenAI's API.
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use indicatif::HumanBytes;
+use lapidary::program::out_file::{Existing, OutFile};
 use lapidary::{Event, Modality};
 use lapidary_measure::{Events, ServerError, ServerUrl};
 use lapidary_server::service::base64;
 use serde_json::{Map, Value, json};
 
 use super::command::{Command, HELP};
-use super::{Line, talk};
+use super::{Line, full, instructions, may_save, talk};
 use crate::args::ChatArgs;
 use crate::exit::Usage;
 use crate::interrupt::Interrupt;
 use crate::media;
+use crate::screen;
 use crate::show::Shown;
+use crate::target;
 use crate::tell::tell;
+
+/// The largest file that is sent: what is longer than any server takes.
+const MAX_MEDIA: u64 = 256 << 20;
 
 /// Talks until the user leaves.
 pub fn run(args: &ChatArgs, url: &str) -> Result<()> {
+    if let Some(path) = &args.save {
+        target::check(path, args.force)?;
+    }
     // `serve` takes several keys from the variable; any of them will do.
     let key = args.api_key.as_deref().and_then(|keys| keys.split(',').next());
     let url = ServerUrl::new(url, key.map(String::from)).map_err(|e| Usage(e.to_string()))?;
@@ -39,6 +50,7 @@ pub fn run(args: &ChatArgs, url: &str) -> Result<()> {
         think: args.think.then_some(true),
         last: None,
         interrupt: Interrupt::listen()?,
+        plain: args.plain,
     };
     let name = chat.model.clone();
     talk(&name, |line| chat.line(line))?;
@@ -77,6 +89,8 @@ struct Chat {
     /// How the last answer went.
     last: Option<Told>,
     interrupt: Interrupt,
+    /// Whether answers are shown as they are.
+    plain: bool,
 }
 
 impl Chat {
@@ -109,25 +123,36 @@ impl Chat {
             Command::Clear => {
                 self.messages.clear();
                 self.pending.clear();
+                tell(format_args!("forgotten; this is a new conversation"));
+            }
+            Command::Drop(n) => self.drop_oldest(n),
+            Command::Compact => {
+                tell(format_args!("the server has the model; /drop forgets the oldest turns"));
             }
             Command::Stats => match &self.last {
                 Some(told) => tell(format_args!("{}", told.statistics())),
                 None => tell(format_args!("nothing was answered yet")),
             },
-            Command::System(text) => self.system = text,
+            Command::System(text) => {
+                tell(format_args!("{}", instructions(text.as_deref())));
+                self.system = text;
+            }
             Command::Show(kind, path) => self.show(kind, &path)?,
-            Command::Save(path) => self.save(&path)?,
+            Command::Save(path) => {
+                if may_save(&path) {
+                    self.save(&path)?;
+                }
+            }
             Command::Set(None) => {
                 let shown = self.settings.iter().map(|(name, value)| format!("{name} {value}"));
                 let think = self.think.map(|on| format!("think {}", if on { "on" } else { "off" }));
                 let all: Vec<String> = shown.chain(think).collect();
                 tell(format_args!("{}", all.join(" · ")));
             }
-            Command::Set(Some((name, value))) => {
-                if let Err(what) = self.set(&name.replace('-', "_"), &value) {
-                    tell(format_args!("{what}"));
-                }
-            }
+            Command::Set(Some((name, value))) => match self.set(&name.replace('-', "_"), &value) {
+                Ok(()) => tell(format_args!("{name} is {value}")),
+                Err(what) => tell(format_args!("{what}")),
+            },
         }
         Ok(true)
     }
@@ -156,6 +181,9 @@ impl Chat {
                 }
                 Value::from(x)
             }
+            "max_tokens" if value.parse() == Ok(0u64) => {
+                return Err("max_tokens must be 1 or more".into());
+            }
             "top_k" | "seed" | "max_tokens" => {
                 Value::from(value.parse::<u64>().map_err(|_| wrong())?)
             }
@@ -166,12 +194,14 @@ impl Chat {
     }
 
     fn show(&mut self, kind: Modality, path: &Path) -> Result<()> {
-        let bytes =
-            std::fs::read(path).with_context(|| format!("can't read {}", path.display()))?;
+        let bytes = lapidary::program::read_at_most(path, MAX_MEDIA)
+            .with_context(|| format!("can't read {}", path.display()))?;
         let ending = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
         let ending = ending.to_ascii_lowercase();
         self.pending.push(part(kind, &ending, &base64::encode(&bytes)));
-        tell(format_args!("{} of {} bytes goes with what you say next", kind.name(), bytes.len()));
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+        let (name, what, size) = (screen::name(&name), kind.name(), HumanBytes(bytes.len() as u64));
+        tell(format_args!("note: {name}: {what} of {size} goes with what you say next"));
         Ok(())
     }
 
@@ -194,6 +224,11 @@ impl Chat {
                         let said = json!({"role": "assistant", "content": told.text});
                         self.messages.push(said);
                     }
+                }
+                if told.is_cut {
+                    tell(format_args!("note: {}", full::CUT));
+                } else if told.stopped.load(Ordering::SeqCst) {
+                    tell(format_args!("note: {}", full::STOPPED));
                 }
                 self.last = Some(told);
                 Ok(())
@@ -234,11 +269,21 @@ impl Chat {
             stopper.stop();
         });
         let mut answer = Answer { events, begun, told: Told::new(stopped), is_over: false };
-        let shown = Shown::standard(false).each(&mut answer, || gone.stop());
+        let shown = Shown::rendered(self.plain).each(&mut answer, || gone.stop());
         self.interrupt.disarm();
         shown?;
         answer.told.whole = begun.elapsed();
         Ok(answer.told)
+    }
+
+    /// Forgets the oldest turns: what was said, with its answer.
+    fn drop_oldest(&mut self, n: usize) {
+        let is_user = |m: &Value| m["role"] == "user";
+        let begins = self.messages.iter().enumerate().filter(|(_, m)| is_user(m)).map(|(i, _)| i);
+        let begins: Vec<usize> = begins.collect();
+        let from = begins.get(n).copied().unwrap_or(self.messages.len());
+        self.messages.drain(..from);
+        tell(format_args!("{}", full::dropped(n.min(begins.len()), begins.len())));
     }
 
     /// Writes the conversation, with its media.
@@ -246,7 +291,11 @@ impl Chat {
         let messages = self.with_system();
         let n = messages.as_array().map_or(0, Vec::len);
         let text = serde_json::to_string_pretty(&json!({"messages": messages}))?;
-        std::fs::write(path, text).with_context(|| format!("can't write {}", path.display()))?;
+        let written = OutFile::create(path, Existing::Replace).and_then(|mut out| {
+            out.write_all(text.as_bytes())?;
+            out.finish()
+        });
+        written.with_context(|| format!("can't write {}", path.display()))?;
         tell(format_args!("saved {n} messages"));
         Ok(())
     }
@@ -281,6 +330,8 @@ struct Told {
     n_pieces: u64,
     first: Option<Duration>,
     whole: Duration,
+    /// Whether the server cut the answer.
+    is_cut: bool,
     /// Whether the user ended it.
     stopped: Arc<AtomicBool>,
 }
@@ -288,7 +339,7 @@ struct Told {
 impl Told {
     fn new(stopped: Arc<AtomicBool>) -> Self {
         let (text, whole) = (String::new(), Duration::ZERO);
-        Told { text, usage: None, n_pieces: 0, first: None, whole, stopped }
+        Told { text, usage: None, n_pieces: 0, first: None, whole, is_cut: false, stopped }
     }
 
     /// How it went, in a line.
@@ -356,6 +407,9 @@ impl Told {
         if let Some(prompt) = count("/usage/prompt_tokens") {
             let cached = count("/usage/prompt_tokens_details/cached_tokens").unwrap_or(0);
             self.usage = Some([prompt, cached, count("/usage/completion_tokens").unwrap_or(0)]);
+        }
+        if event.pointer("/choices/0/finish_reason").and_then(Value::as_str) == Some("length") {
+            self.is_cut = true;
         }
         let delta = event.pointer("/choices/0/delta").unwrap_or(&Value::Null);
         let text = |name: &str| {

@@ -26,6 +26,45 @@ fn json_has_the_names_of_llama_bench() {
 }
 
 #[test]
+fn json_says_what_was_measured() {
+    let doctor = run(lapidary("doctor").arg("--json")).done().json();
+    let cpu = doctor["backends"].as_array().expect("a list").iter().find(|b| b["name"] == "cpu");
+    let cpu = &cpu.expect("it is always there")["devices"][0];
+    let mut command = lapidary("bench");
+    command.arg(gguf()).args(["-p", "8", "-n", "0", "-r", "2", "--json", "--backend", "cpu"]);
+    let rows = run(command.args(["--threads", "1", "--kv", "int8", "--chunk", "4"])).done().json();
+    let row = &rows[0];
+    let file = gguf().display().to_string();
+    for (name, value) in [
+        ("backends", json!("cpu")),
+        ("cpu_info", cpu["name"].clone()),
+        ("gpu_info", json!("")),
+        ("devices", cpu["id"].clone()),
+        ("n_threads", json!(1)),
+        ("type_k", json!("int8")),
+        ("type_v", json!("int8")),
+        ("n_ubatch", json!(4)),
+        ("n_prompt", json!(8)),
+        ("n_gen", json!(0)),
+        ("n_depth", json!(0)),
+        ("model_filename", json!(file)),
+    ] {
+        assert_eq!(row[name], value, "{name}: {row}");
+    }
+    let seconds = row["samples_ns"][0].as_f64().expect("a number") / 1e9;
+    let rate = row["samples_ts"][0].as_f64().expect("a number");
+    assert!((seconds * rate / 8.0 - 1.0).abs() < 1e-3, "{row}");
+    let time = row["test_time"].as_str().expect("a time");
+    assert!(time.len() == 20 && time.starts_with("20") && time.ends_with('Z'), "{time}");
+    // Many threads, if nobody asked for a number.
+    let mut command = lapidary("bench");
+    command.arg(gguf()).args(["-p", "4", "-n", "0", "-r", "1", "--json", "--backend", "cpu"]);
+    let rows = run(&mut command).done().json();
+    let n = rows[0]["n_threads"].as_u64().expect("a number");
+    assert!(rows[0]["device_info"].as_str().is_some_and(|d| d.contains(&format!("{n} thread"))));
+}
+
+#[test]
 fn the_table_has_a_line_for_each_test() {
     let mut command = lapidary("bench");
     let ran =

@@ -8,7 +8,8 @@ use safetensors::SafeTensors;
 use serde_json::json;
 
 use crate::support::{
-    Ran, copy_of, edit_json, export, gguf, lapidary, logits, names, run, temp, tiny, with_tokenizer,
+    Ran, copy_of, edit_json, export, gguf, lapidary, logits, names, run, temp, testdata, tiny,
+    with_tokenizer,
 };
 
 fn inspect(model: &Path) -> Ran {
@@ -307,6 +308,64 @@ fn a_text_and_what_to_do_with_it_go_together() {
     assert_eq!(both.stdout, answer("words\n\nand a text", None).stdout);
     assert_ne!(both.stdout, answer("words", None).stdout);
     assert_eq!(answer("", Some(&text)).stdout, answer("and a text", None).stdout);
+}
+
+/// What a damaged file beside a model would have given is named, and so is the file.
+#[test]
+fn f25_a_damaged_companion_is_a_loud_note() {
+    let pair = testdata("gguf/gemma4_mm_e");
+    let dir = temp();
+    let model = dir.path().join("model.gguf");
+    fs::copy(pair.join("model.gguf"), &model).expect("copied");
+    let whole = fs::read(pair.join("mmproj.gguf")).expect("there");
+    let companion = dir.path().join("mmproj-f16.gguf");
+    let mut changed = whole.clone();
+    changed[4] = 99;
+    let half = &whole[..whole.len() / 2];
+    for bytes in [&b""[..], b"GGUF", half, &changed, b"<html>404</html> and more of it"] {
+        fs::write(&companion, bytes).expect("written");
+        let mut command = lapidary("run");
+        let ran = run(command.arg(&model).args(["--raw", "the world", "-n", "2"])).done();
+        let said = ran.stderr.lines().find(|line| line.contains("mmproj-f16.gguf"));
+        let said = said.unwrap_or_else(|| panic!("nothing names it: {}", ran.stderr));
+        assert!(said.starts_with("note: ") && said.contains("no images or audio"), "{said}");
+    }
+    fs::write(&companion, &whole).expect("written");
+    let mut command = lapidary("run");
+    let ran = run(command.arg(&model).args(["--raw", "the world", "-n", "2"])).done();
+    assert!(!ran.stderr.contains("can't be read"), "{}", ran.stderr);
+}
+
+#[test]
+fn f25_what_can_not_be_used_of_a_generation_config_is_said() {
+    let dir = temp();
+    let model = with_tokenizer(dir.path());
+    let file = model.join("generation_config.json");
+    let ask = || {
+        let mut command = lapidary("run");
+        run(command.arg(&model).args(["--raw", "the world", "-n", "2"]))
+    };
+    for (key, value) in [
+        ("temperature", json!("hot")),
+        ("temperature", json!(-3)),
+        ("top_k", json!(-5)),
+        ("top_p", json!(7)),
+        ("repetition_penalty", json!(1.5)),
+    ] {
+        edit_json(&file, |c| c[key] = value);
+        let ran = ask().done();
+        let said = ran.stderr.lines().find(|line| line.contains("generation_config.json"));
+        assert!(said.is_some_and(|line| line.contains(key)), "{key}: {}", ran.stderr);
+        edit_json(&file, |c| c[key] = json!(null));
+    }
+    let plain = ask().done();
+    assert!(!plain.stderr.contains("generation_config.json"), "{}", plain.stderr);
+    for bytes in [&b"{"[..], b"[]", b"\xff", b"{\"eos_token_id\": \"no\"}"] {
+        fs::write(&file, bytes).expect("written");
+        let ran = ask().refused(3, &[]);
+        let names = ["generation_config.json", "eos_token_id"];
+        assert!(names.iter().any(|name| ran.stderr.contains(name)), "{}", ran.stderr);
+    }
 }
 
 #[test]

@@ -7,8 +7,25 @@ use serde_json::Value;
 use crate::support::{lapidary, run};
 
 const SUBCOMMANDS: &[&str] = &[
-    "run", "chat", "demo", "export", "inspect", "verify", "logits", "tokens", "eval", "bench",
-    "cache", "doctor", "pull", "ls", "show", "rm",
+    "run",
+    "chat",
+    "demo",
+    "export",
+    "inspect",
+    "verify",
+    "logits",
+    "tokens",
+    "eval",
+    "bench",
+    "cache",
+    "doctor",
+    "pull",
+    "ls",
+    "show",
+    "rm",
+    "serve",
+    "completions",
+    "man",
 ];
 
 #[test]

@@ -15,6 +15,8 @@ mod hub;
 mod hub_server;
 mod kl;
 mod logits;
+#[cfg(target_os = "linux")]
+mod manners;
 mod media;
 mod memory;
 mod pebble;
@@ -22,4 +24,6 @@ mod run;
 mod serve;
 mod sessions;
 mod support;
+#[cfg(target_os = "linux")]
+mod terminal;
 mod text;

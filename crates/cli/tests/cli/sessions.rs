@@ -71,7 +71,7 @@ fn m9_a_chat_goes_on_where_it_was_saved() {
     assert_eq!(names(dir.path()), ["chat.json", "chat.json.kv"]);
     let resumed = piped(chat().arg("--resume").arg(&file), next).done();
     assert!(resumed.stderr.contains("after 2 messages"), "{}", resumed.stderr);
-    assert!(!resumed.stderr.contains(" 0 tokens of them"), "{}", resumed.stderr);
+    assert!(!resumed.stderr.contains(" 0 of their tokens"), "{}", resumed.stderr);
     let said = format!("{}{}", saved.text(), resumed.text());
     assert_eq!(said, whole.text());
     // Without what was computed it takes longer, and says the same.
