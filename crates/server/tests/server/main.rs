@@ -13,6 +13,7 @@ mod lifecycle;
 mod media;
 mod models;
 mod ollama;
+mod overhead;
 mod requests;
 mod responses;
 
