@@ -82,6 +82,18 @@ def test_tools_round_trip(client, streamed):
     assert (answer.stop_reason, answer.content[0].text) == ("end_turn", TOLD)
 
 
+def test_the_library_runs_tools(client):
+    """It would rather have the server keep the conversation, and is told that it does not."""
+    @anthropic.beta_tool
+    def get_weather(city: str) -> str:
+        """Get the current weather in a city."""
+        return RESULT
+
+    runner = client.beta.messages.tool_runner(**ask(
+        {"messages": user(WEATHER), "tools": [get_weather]}))
+    assert runner.until_done().content[0].text == TOLD
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_required_arguments_are_true_to_their_schema(client, seed):
     for choice in ({"type": "any"}, {"type": "tool", "name": "order_pizza"}):

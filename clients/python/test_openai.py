@@ -2,6 +2,7 @@
 
 import json
 import numbers
+import urllib.request
 
 import jsonschema
 import openai
@@ -200,6 +201,36 @@ def test_completions(client):
     logprobs = echoed.choices[0].logprobs
     assert len(logprobs.tokens) == len(logprobs.token_logprobs) == len(logprobs.text_offset)
     assert "".join(logprobs.tokens).endswith(whole.choices[0].text)
+
+
+def tokens_of(text):
+    """As lm-eval asks for them."""
+    body = json.dumps({"prompt": text, "add_special_tokens": False}).encode()
+    request = urllib.request.Request(
+        f"{PEBBLE}/tokenize", body, {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=LIMIT) as reply:
+        return json.load(reply)["tokens"]
+
+
+def test_likelihoods_as_lm_eval_asks_for_them(client):
+    """Several prompts of tokens at once, each echoed, and one more token that nobody reads."""
+    texts = ["<bos>Once upon a time there was a fox.", "<bos>The sun is a mountain of salt", "<bos>Hello"]
+    prompts = [tokens_of(text) for text in texts]
+    ask = {"model": MODEL, "temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}
+    together = client.completions.create(prompt=prompts, **ask).choices
+    assert [choice.index for choice in together] == [0, 1, 2]
+    for prompt, choice in zip(prompts, together):
+        known = choice.logprobs
+        assert len(known.token_logprobs) == len(known.top_logprobs) == len(prompt) + 1
+        assert known.token_logprobs[0] is None
+        for value, top in list(zip(known.token_logprobs, known.top_logprobs))[1:]:
+            assert value <= max(top.values())
+        # A greedy token is told from others by its number being the same.
+        assert known.token_logprobs[-1] == max(known.top_logprobs[-1].values())
+        [alone] = client.completions.create(prompt=[prompt], **ask).choices
+        assert alone.logprobs.token_logprobs == known.token_logprobs
+    per_token = [sum(c.logprobs.token_logprobs[1:-1]) / (len(p) - 1) for c, p in zip(together, prompts)]
+    assert per_token[0] > per_token[1]
 
 
 def test_embeddings(client):

@@ -302,6 +302,7 @@ impl Generation {
         if self.stop_ids.contains(&id) {
             let mut finish = self.finish(FinishReason::Stop, on_event);
             finish.stop_id = Some(id);
+            finish.stop_logprobs = logprobs.cloned();
             return Some(finish);
         }
         if self.params.uses_history() {
@@ -398,7 +399,7 @@ impl Generation {
             drafted_tokens: self.guesses.tally.drafted,
             accepted_tokens: self.guesses.tally.accepted,
         };
-        Finish { reason, stop_id: None, stop_string: None, stats }
+        Finish { reason, stop_id: None, stop_logprobs: None, stop_string: None, stats }
     }
 }
 

@@ -120,6 +120,8 @@ pub struct Finish {
     pub reason: FinishReason,
     /// The token that stopped it.
     pub stop_id: Option<u32>,
+    /// How likely that token was, if that was asked for.
+    pub stop_logprobs: Option<Logprobs>,
     /// Which of the request's stop strings stopped it.
     pub stop_string: Option<usize>,
     /// How it went.

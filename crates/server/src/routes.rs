@@ -27,6 +27,7 @@ pub fn documented() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(native::props))
         .routes(routes!(native::openapi))
         .routes(routes!(native::tokenize))
+        .routes(routes!(native::tokenizer_info))
         .routes(routes!(native::detokenize))
         .routes(routes!(native::apply_template))
         .routes(routes!(openai::models))

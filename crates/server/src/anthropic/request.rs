@@ -6,7 +6,7 @@ use serde_json::{Map, Number, Value};
 use utoipa::ToSchema;
 
 use super::{messages, shown, tools, wrong};
-use crate::service::{Chat, Effort, Failure, Format, Input, Result, Wanted};
+use crate::service::{Chat, Effort, Failure, Format, Input, NO_THREADS, Result, Wanted};
 
 /// A request for the next message of a conversation.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -158,7 +158,11 @@ impl MessagesRequest {
                     continue;
                 }
                 let what = format!("{name}: not supported: {why}");
-                return Err(Failure::unsupported(*name, what));
+                let failure = Failure::unsupported(*name, what);
+                return Err(match *name {
+                    "thread" => Failure { code: NO_THREADS, ..failure },
+                    _ => failure,
+                });
             }
             let name = shown(name);
             let failure = Failure::unknown(name.clone());

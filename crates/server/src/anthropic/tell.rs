@@ -72,7 +72,7 @@ impl Head {
             }));
         }
         if !whole.text.is_empty() {
-            content.push(json!({"type": "text", "text": whole.text, "citations": null}));
+            content.push(json!({"type": "text", "text": whole.text}));
         }
         content.extend(whole.calls.iter().map(used));
         let (reason, stop) = self.reason(end);
@@ -175,7 +175,7 @@ impl Teller for MessageTeller {
     fn piece(&mut self, _: usize, piece: Piece, out: &mut Out) {
         match piece {
             Piece::Text { text, .. } => {
-                let begin = json!({"type": "text", "text": "", "citations": null});
+                let begin = json!({"type": "text", "text": ""});
                 let index = self.block(Kind::Text, begin, out);
                 delta(index, &json!({"type": "text_delta", "text": text}), out);
             }

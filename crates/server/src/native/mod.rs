@@ -15,8 +15,8 @@ use crate::routes;
 use crate::service::{Failure, ModelState, Result};
 
 pub use tokens::{
-    __path_apply_template, __path_detokenize, __path_tokenize, ApplyTemplate, Detokenize, Tokenize,
-    apply_template, detokenize, tokenize,
+    __path_apply_template, __path_detokenize, __path_tokenize, __path_tokenizer_info,
+    ApplyTemplate, Detokenize, Tokenize, apply_template, detokenize, tokenize, tokenizer_info,
 };
 
 /// Whether the server lives.

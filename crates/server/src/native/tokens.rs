@@ -1,12 +1,15 @@
 //! Tokens of texts and conversations, without an answer.
 
-use axum::extract::State;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
+use lapidary::Model;
 use lapidary::text::ChatInput;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
+use super::Which;
 use crate::app::App;
 use crate::http::Json;
 use crate::openai::messages;
@@ -20,7 +23,8 @@ pub struct Tokenize {
     pub model: Option<String>,
     /// The text, in llama-server's words: the token that begins a sequence is added if asked for.
     pub content: Option<String>,
-    /// The text, in vLLM's words: that token is added unless told otherwise.
+    /// The text, in vLLM's words: that token is added unless told otherwise, and control tokens that
+    /// it spells are control tokens.
     pub prompt: Option<String>,
     /// A conversation, instead of a text.
     pub messages: Option<Vec<Value>>,
@@ -30,9 +34,21 @@ pub struct Tokenize {
     /// Whether the token that begins a sequence is added.
     #[serde(alias = "add_special_tokens")]
     pub add_special: Option<bool>,
-    /// Whether each token comes with its spelling.
-    #[serde(default, alias = "return_token_strs")]
+    /// Whether control tokens that a text spells are control tokens, and not letters.
+    pub parse_special: Option<bool>,
+    /// Whether each token comes with its spelling, in llama-server's words.
+    #[serde(default)]
     pub with_pieces: bool,
+    /// The same in vLLM's words: the spellings come beside the tokens, as `token_strs`.
+    #[serde(default)]
+    pub return_token_strs: bool,
+    /// Further variables of the conversation's template.
+    #[serde(default)]
+    pub chat_template_kwargs: Map<String, Value>,
+    /// Whatever else there is: refused unless it changes nothing.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Map<String, Value>,
 }
 
 /// Tokens whose text is wanted.
@@ -59,26 +75,52 @@ pub struct ApplyTemplate {
     pub chat_template_kwargs: Map<String, Value>,
     /// Whether the text ends where the answer begins.
     pub add_generation_prompt: Option<bool>,
+    /// Whatever else there is: refused unless it changes nothing.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub rest: Map<String, Value>,
+}
+
+/// What else other servers take, with the value that changes nothing here.
+const DEFAULTS: &[(&str, bool)] =
+    &[("add_generation_prompt", true), ("continue_final_message", false)];
+
+/// Refuses what is left of a request's fields unless it changes nothing.
+fn check_rest(rest: &Map<String, Value>) -> Result<()> {
+    for (name, value) in rest {
+        let known = DEFAULTS.iter().find(|(known, _)| known == name);
+        match known {
+            _ if value.is_null() => {}
+            Some((_, default)) if *value == Value::Bool(*default) => {}
+            Some((name, default)) => {
+                let what = format!("`{name}` is not supported but as `{default}`");
+                return Err(Failure::unsupported(*name, what));
+            }
+            None => return Err(Failure::unknown(name.chars().take(100).collect::<String>())),
+        }
+    }
+    Ok(())
 }
 
 /// The tokens of a text or a conversation.
 #[utoipa::path(post, path = "/tokenize", request_body = Tokenize, responses((status = 200, body = Value), (status = 400, body = Value)))]
 pub async fn tokenize(State(app): State<App>, Json(asked): Json<Tokenize>) -> Result<Response> {
+    check_rest(&asked.rest)?;
     let entry = app.find(asked.model.as_deref())?.clone();
     let limits = app.limits().clone();
     app.prepare(move || {
         let model = entry.model();
         let adds = asked.add_special.unwrap_or(asked.content.is_none());
+        let parses = asked.parse_special.unwrap_or(asked.prompt.is_some());
         let tokens = match (&asked.content, &asked.prompt, &asked.messages) {
-            (Some(text), None, None) | (None, Some(text), None) if !adds => {
-                let ids = model.tokenizer()?.encode_text(text);
-                ids.map_err(lapidary::Error::from)?
+            (Some(text), None, None) | (None, Some(text), None) => {
+                of_text(model, text, adds, parses)?
             }
-            (Some(text), None, None) | (None, Some(text), None) => model.tokenise(text)?,
             (None, None, Some(given)) => {
                 let mut wanted = Wanted::new(messages::chat(given, &[])?);
                 if let Input::Chat(chat) = &mut wanted.input {
                     chat.tools = asked.tools.clone();
+                    chat.variables = asked.chat_template_kwargs.clone();
                 }
                 wanted.check(&limits)?;
                 wanted.prompted(model, 0)?.1.tokens
@@ -89,15 +131,59 @@ pub async fn tokenize(State(app): State<App>, Json(asked): Json<Tokenize>) -> Re
             }
         };
         let n = tokens.len();
+        let mut pieces: Vec<String> = Vec::new();
+        if asked.with_pieces || asked.return_token_strs {
+            let tokenizer = model.tokenizer()?;
+            pieces.extend(tokens.iter().map(|id| tokenizer.decode(&[*id], true)));
+        }
         let shown: Vec<Value> = match asked.with_pieces {
             false => tokens.iter().map(|id| (*id).into()).collect(),
             true => {
-                let tokenizer = model.tokenizer()?;
-                let piece = |id: &u32| json!({"id": id, "piece": tokenizer.decode(&[*id], true)});
-                tokens.iter().map(piece).collect()
+                let both = tokens.iter().zip(&pieces);
+                both.map(|(id, piece)| json!({"id": id, "piece": piece})).collect()
             }
         };
-        let body = json!({"tokens": shown, "count": n, "max_model_len": entry.context()});
+        let mut body = json!({"tokens": shown, "count": n, "max_model_len": entry.context()});
+        if asked.return_token_strs {
+            body["token_strs"] = pieces.into();
+        }
+        Ok(axum::Json(body).into_response())
+    })
+    .await
+}
+
+fn of_text(model: &Model, text: &str, adds: bool, parses: bool) -> Result<Vec<u32>> {
+    let tokenizer = model.tokenizer()?;
+    let ids = match parses {
+        true => tokenizer.encode_template(text, None),
+        false => tokenizer.encode_text(text),
+    };
+    let metadata = model.metadata();
+    let first = metadata.bos_id.filter(|_| adds && metadata.add_bos);
+    Ok(first.into_iter().chain(ids.map_err(lapidary::Error::from)?).collect())
+}
+
+/// What a client needs to know of a model's tokens to let the server make them, in vLLM's words.
+#[utoipa::path(get, path = "/tokenizer_info", params(Which), responses((status = 200, body = Value)))]
+pub async fn tokenizer_info(
+    State(app): State<App>,
+    which: std::result::Result<Query<Which>, QueryRejection>,
+) -> Result<Response> {
+    let Query(which) = which.map_err(|e| Failure::invalid(e.body_text()))?;
+    let entry = app.find(which.model.as_deref())?.clone();
+    app.prepare(move || {
+        let model = entry.model();
+        let (tokenizer, metadata) = (model.tokenizer()?, model.metadata());
+        let spelled = |id: Option<u32>| id.and_then(|id| tokenizer.token(id).map(String::from));
+        let body = json!({
+            "tokenizer_class": "lapidary",
+            "bos_token": spelled(metadata.bos_id),
+            "eos_token": spelled(metadata.eos_ids.first().copied()),
+            "pad_token": null,
+            "add_bos_token": metadata.add_bos,
+            "model_max_length": entry.context(),
+            "vocab_size": metadata.vocab_size,
+        });
         Ok(axum::Json(body).into_response())
     })
     .await
@@ -126,6 +212,7 @@ pub async fn apply_template(
     State(app): State<App>,
     Json(asked): Json<ApplyTemplate>,
 ) -> Result<Response> {
+    check_rest(&asked.rest)?;
     let entry = app.find(asked.model.as_deref())?.clone();
     let limits = app.limits().clone();
     app.prepare(move || {

@@ -79,6 +79,12 @@ impl GenerateRequest {
             if format != Format::Text {
                 return Err(wrong("format", "a raw prompt is held to none"));
             }
+            if self.system.as_ref().is_some_and(|text| !text.is_empty()) {
+                return Err(wrong("system", "a raw prompt has no instructions but its own"));
+            }
+            if matches!(thinking, Effort::On { .. }) {
+                return Err(wrong("think", "a raw prompt says itself whether there is a thought"));
+            }
             return Ok(Input::Text(prompt.to_string()));
         }
         let mut parts = shown;

@@ -152,6 +152,12 @@ fn without_nulls(schema: &Value) -> Value {
             });
             kept.map(|(name, value)| (name.clone(), without_nulls(value))).collect()
         }
+        Value::Array(all) => {
+            // A null of `enum` is a value.
+            let inner =
+                |one: &Value| if one.is_object() { without_nulls(one) } else { one.clone() };
+            all.iter().map(inner).collect()
+        }
         other => other.clone(),
     }
 }
@@ -191,10 +197,13 @@ mod tests {
     fn schemas_have_no_nulls() {
         let given = json!([{"type": "function", "function": {"name": "f", "parameters": {
             "type": "object", "$defs": null, "items": null,
-            "properties": {"a": {"type": "string", "enum": null, "description": "x"}}}}}]);
+            "properties": {
+                "a": {"type": "string", "enum": null, "description": "x"},
+                "b": {"anyOf": [{"type": "null", "items": null}, {"enum": [null, 1]}]}}}}}]);
         let tools = tools(given.as_array().unwrap(), &mut Vec::new()).unwrap();
         let want = json!({"type": "object",
-            "properties": {"a": {"type": "string", "description": "x"}}});
+            "properties": {"a": {"type": "string", "description": "x"},
+                "b": {"anyOf": [{"type": "null"}, {"enum": [null, 1]}]}}});
         assert_eq!(tools[0]["function"]["parameters"], want);
     }
 }

@@ -53,7 +53,7 @@ pub struct ChatRequest {
     pub tool_choice: Option<Value>,
     /// Whether several may be called at once.
     pub parallel_tool_calls: Option<bool>,
-    /// How long the model thinks: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`.
+    /// How long the model thinks: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`, `max`.
     pub reasoning_effort: Option<String>,
     /// The most tokens of its thought.
     #[serde(alias = "thinking_token_budget", alias = "reasoning_budget")]
@@ -191,9 +191,9 @@ pub(super) fn effort(word: &str, param: &str) -> Result<Effort> {
         "minimal" => Some(256),
         "low" => Some(1024),
         "medium" => Some(4096),
-        "high" | "xhigh" => None,
+        "high" | "xhigh" | "max" => None,
         _ => {
-            let what = "there are `none`, `minimal`, `low`, `medium`, `high` and `xhigh`";
+            let what = "there are `none`, `minimal`, `low`, `medium`, `high`, `xhigh` and `max`";
             return Err(Failure::param(param, what));
         }
     };

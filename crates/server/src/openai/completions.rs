@@ -287,6 +287,12 @@ impl Shown {
     }
 }
 
+/// The token that ended an answer. It has no text, but who counts tokens finds it: lm-eval takes the
+/// last one away, whatever it is.
+fn stopped(end: &End) -> Option<(u32, Option<Logprobs>)> {
+    Some((end.finish.stop_id?, end.finish.stop_logprobs.clone()))
+}
+
 fn response(head: &Head, shown: &Shown, all: Vec<(Whole, End)>) -> Value {
     let mut usage = Usage::default();
     let mut timings = Value::Null;
@@ -302,6 +308,7 @@ fn response(head: &Head, shown: &Shown, all: Vec<(Whole, End)>) -> Value {
             false => vec![],
         };
         tokens.extend(whole.tokens.into_iter().map(|(id, l)| (id, Some(l))));
+        tokens.extend(stopped(&end));
         let text = shown.echo(index) + &whole.text;
         choices.push(json!({
             "index": index,
@@ -390,7 +397,11 @@ impl Teller for CompletionTeller {
                     _ => self.usage.add_more(&end),
                 }
                 let reason = shapes::finish_reason(end.reason);
-                let mut chunk = self.chunk(answer, "", Value::Null, Some(reason));
+                let logprobs = match stopped(&end) {
+                    Some(token) => self.logprobs(answer, &[token]),
+                    None => Value::Null,
+                };
+                let mut chunk = self.chunk(answer, "", logprobs, Some(reason));
                 chunk["timings"] = shapes::timings(&end.finish.stats);
                 self.head.warn(&mut chunk);
                 out.data(&chunk);

@@ -50,6 +50,9 @@ pub struct Failure {
 
 const REQUEST: &str = "invalid_request_error";
 
+/// Anthropic's clients know by this code that they are to send whole conversations instead, and do.
+pub(crate) const NO_THREADS: &str = "thread_unsupported_request";
+
 impl Failure {
     fn new(status: StatusCode, kind: &'static str, code: &'static str, message: String) -> Self {
         Failure {
@@ -219,16 +222,19 @@ impl Failure {
     pub fn body_json(&self, dialect: Dialect, request_id: &str) -> Value {
         match dialect {
             Dialect::Ollama => json!({"error": self.message}),
-            Dialect::Anthropic => json!({
-                "type": "error",
-                "error": {
+            Dialect::Anthropic => {
+                let mut error = json!({
                     "type": self.anthropic_kind(),
                     "message": self.message,
                     "code": self.code,
                     "param": self.param,
-                },
-                "request_id": request_id,
-            }),
+                });
+                if self.code == NO_THREADS {
+                    error["details"] =
+                        json!({"error_code": self.code, "unsupported": [self.param]});
+                }
+                json!({"type": "error", "error": error, "request_id": request_id})
+            }
             Dialect::OpenAi => {
                 let mut error = json!({
                     "message": self.message,

@@ -20,6 +20,7 @@ mod wanted;
 pub use ask::{Answers, Asked, Made};
 pub use config::{Bytes, Config, KeepAlive, LogFormat};
 pub use entry::{Entry, Lease, ModelState};
+pub(crate) use failure::NO_THREADS;
 pub use failure::{Dialect, Failure};
 pub use keys::{Keys, Scope};
 pub use limits::Limits;

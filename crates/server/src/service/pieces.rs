@@ -201,6 +201,7 @@ mod tests {
         let finish = Finish {
             reason: FinishReason::Stop,
             stop_id: None,
+            stop_logprobs: None,
             stop_string: None,
             stats: Stats::default(),
         };

@@ -304,6 +304,7 @@ fn what_is_wrong_is_a_400_in_anthropic_s_words() {
         (json!({"thinking": {"type": "sometimes"}}), "thinking.type"),
         (json!({"tool_choice": {"type": "tool", "name": "nobody"}}), "tool_choice"),
         (json!({"mcp_servers": [{"url": "x"}]}), "mcp_servers"),
+        (json!({"thread": {"type": "create"}}), "thread"),
         (json!({"colour": "red"}), "colour"),
         (json!({"output_config": {"effort": "huge"}}), "output_config.effort"),
     ];
@@ -323,4 +324,7 @@ fn what_is_wrong_is_a_400_in_anthropic_s_words() {
     let long = "word ".repeat(3000);
     let over = ask(json!({"messages": [{"role": "user", "content": long}]}));
     assert_eq!((over.status, over.error("code")), (400, json!("context_length_exceeded")));
+    // Clients that would rather have the server keep the conversation know this code, and go on without.
+    let refused = ask(json!({"thread": {"type": "create"}})).json();
+    assert_eq!(refused["error"]["details"]["error_code"], "thread_unsupported_request");
 }

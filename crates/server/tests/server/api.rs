@@ -112,6 +112,10 @@ fn a_thought_is_told_apart_and_bounded() {
     let reply = post(shared(), CHAT, &body);
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert!(reply.json().get("warnings").is_none());
+    for word in ["minimal", "medium", "high", "xhigh", "max"] {
+        let more = json!({"reasoning_effort": word, "max_tokens": 1});
+        assert_eq!(post(shared(), CHAT, &with(body.clone(), more)).status, 200, "{word}");
+    }
     let off = post(shared(), CHAT, &with(body.clone(), json!({"reasoning_effort": "none"})));
     assert!(off.json()["choices"][0]["message"].get("reasoning_content").is_none());
     let budget = json!({"reasoning_effort": null, "thinking_budget": 5, "max_tokens": 60});
@@ -308,6 +312,36 @@ fn tokens_come_and_go() {
         post(at, CHAT, &with(chat.clone(), json!({"max_tokens": 1}))).json()["usage"]["prompt_tokens"],
         n
     );
+    // What would change the tokens is obeyed, or refused.
+    let think = json!({"chat_template_kwargs": {"enable_thinking": true}});
+    assert_ne!(post(at, "/tokenize", &with(chat.clone(), think)).json()["count"], n);
+    let both = json!({"content": "Hello fox", "return_token_strs": true, "parse_special": false});
+    let both = post(at, "/tokenize", &both).json();
+    assert_eq!(
+        (&both["tokens"], &both["token_strs"]),
+        (&tokens["tokens"], &json!(["Hello", " fox"]))
+    );
+    // The words of lm-eval, which asks for tokens and sends them back.
+    let info = get(at, "/tokenizer_info").json();
+    let bare = |text: &Value| json!({"prompt": text, "add_special_tokens": false});
+    for special in [&info["bos_token"], &info["eos_token"]] {
+        assert_eq!(post(at, "/tokenize", &bare(special)).json()["count"], 1, "{info}");
+        let spelled = json!({"content": special});
+        assert!(post(at, "/tokenize", &spelled).json()["count"].as_u64().unwrap() > 1);
+        let parsed = with(spelled, json!({"parse_special": true}));
+        assert_eq!(post(at, "/tokenize", &parsed).json()["count"], 1);
+    }
+    for (name, value) in [
+        ("continue_final_message", json!(true)),
+        ("add_generation_prompt", json!(false)),
+        ("chat_template", json!("{{ x }}")),
+    ] {
+        let mut body = chat.clone();
+        body[name] = value;
+        assert_eq!(post(at, "/tokenize", &body).error("param"), name);
+    }
+    let own = with(chat.clone(), json!({"chat_template": "x"}));
+    assert_eq!(post(at, "/apply-template", &own).error("param"), "chat_template");
     let prompt = post(at, "/apply-template", &chat).json()["prompt"].as_str().unwrap().to_string();
     assert!(prompt.contains("Hi") && prompt.contains("<|turn>user"), "{prompt}");
     let thinking = with(chat, json!({"chat_template_kwargs": {"enable_thinking": true}}));

@@ -1,7 +1,6 @@
 //! The server over a real socket: with the built-in model, and with an engine that fails on demand.
 //!
-//! Tests that are called after a row of the project's fault list (`r01_…`, `c3_…`, `x2_…`) hold the
-//! server to it.
+//! Tests that are called after a row of `docs/faults.md` (`r01_…`, `c3_…`, `x2_…`) hold the server to it.
 
 mod alike;
 mod anthropic;
@@ -14,9 +13,9 @@ mod lifecycle;
 mod media;
 mod models;
 mod ollama;
+mod overhead;
 mod requests;
 mod responses;
-mod rows;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};

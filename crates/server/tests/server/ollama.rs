@@ -78,6 +78,9 @@ fn a_prompt_is_answered_as_a_conversation_or_continued_as_it_is() {
         (json!({"prompt": "x", "suffix": "y"}), "suffix"),
         (json!({"prompt": "x", "template": "{{ .Prompt }}"}), "template"),
         (json!({"prompt": "x", "context": [1, 2]}), "context"),
+        (json!({"prompt": "x", "raw": true, "system": "Be brief."}), "system"),
+        (json!({"prompt": "x", "raw": true, "think": true}), "think"),
+        (json!({"prompt": "x", "raw": true, "format": "json"}), "format"),
     ] {
         let body = with(json!({"model": "pebble"}), more);
         let refused = post(shared(), "/api/generate", &body);

@@ -62,6 +62,8 @@ fn a_response_has_every_field() {
     ] {
         assert!(reply.pointer(part).unwrap().is_u64(), "{part}");
     }
+    // What the model's makers recommend, where nobody asked for anything else.
+    assert_eq!((&reply["temperature"], &reply["top_p"]), (&json!(0.0), &json!(0.95)));
     let short = post(shared(), PATH, &ask("Hi".into())).json();
     assert_eq!(short["status"], "completed");
     assert_eq!(short["incomplete_details"], Value::Null);
@@ -160,6 +162,8 @@ fn a_response_goes_on_from_another_of_the_same_key() {
     assert_eq!(with_key("GET", &path, "two").status, 404);
     let items = with_key("GET", &format!("{path}/input_items"), "one").json();
     assert_eq!(items["data"][0]["type"], "function_call_output");
+    let streamed = with_key("GET", &format!("{path}?stream=true"), "one");
+    assert_eq!((streamed.status, streamed.error("param")), (400, "stream".into()));
     assert_eq!(with_key("DELETE", &path, "two").status, 404);
     assert_eq!(with_key("DELETE", &path, "one").json()["deleted"], true);
     assert_eq!(with_key("GET", &path, "one").status, 404);
@@ -172,6 +176,27 @@ fn a_response_goes_on_from_another_of_the_same_key() {
 }
 
 /// As the AI SDK writes what it was answered: by its ids.
+#[test]
+fn items_come_in_pages() {
+    let say = |text: &str| json!({"role": "user", "content": text});
+    let asked = ask(json!([say("a"), say("b"), say("c")]));
+    let id = post(shared(), PATH, &asked).json()["id"].as_str().unwrap().to_string();
+    let page = |how: &str| get(shared(), &format!("{PATH}/{id}/input_items{how}"));
+    let texts = |how: &str| {
+        let page = page(how).json();
+        let text = |item: &Value| item["content"][0]["text"].as_str().unwrap().to_string();
+        let all = page["data"].as_array().unwrap().iter().map(text).collect::<String>();
+        (all, page["has_more"].as_bool().unwrap())
+    };
+    assert_eq!(texts(""), ("cba".into(), false));
+    assert_eq!(texts("?order=asc&limit=2"), ("ab".into(), true));
+    let last = page("?order=asc&limit=2").json()["last_id"].as_str().unwrap().to_string();
+    assert_eq!(texts(&format!("?order=asc&limit=2&after={last}")), ("c".into(), false));
+    for (how, param) in [("limit=0", "limit"), ("order=up", "order"), ("after=x", "after")] {
+        assert_eq!(page(&format!("?{how}")).error("param"), param);
+    }
+}
+
 #[test]
 fn items_are_referred_to_by_their_ids() {
     let config = Config { api_key: vec!["one".into(), "two".into()], ..config() };
@@ -251,9 +276,44 @@ fn items_of_other_servers_are_read_or_left_out_with_a_warning() {
     let reply = post(shared(), PATH, &with(ask(input), json!({"store": false})));
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert!(reply.json()["warnings"].to_string().contains("input[1]"), "{}", reply.text());
+    // Tools of OpenAI's own models, in the words of each.
+    let shell = json!({"type": "local_shell_call", "id": "lsh_1", "call_id": "a",
+        "status": "completed", "action": {"type": "exec", "command": ["ls"], "env": {}}});
+    let listed = json!({"type": "local_shell_call_output", "id": "lsh_1", "output": "{}"});
+    let shells = json!({"type": "shell_call", "call_id": "b", "action": {"commands": ["ls"]}});
+    let outcome =
+        json!([{"stdout": "x", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]);
+    let seen = json!({"type": "shell_call_output", "call_id": "b", "output": outcome});
+    let patch = json!({"type": "apply_patch_call", "call_id": "c", "status": "completed",
+        "operation": {"type": "delete_file", "path": "x"}});
+    let patched = json!({"type": "apply_patch_call_output", "call_id": "c", "status": "completed"});
+    let called = json!([user("Hi"), shell, listed, shells, seen, patch, patched, user("Hello!")]);
+    let reply = post(shared(), PATH, &with(ask(called), json!({"store": false})));
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let unanswered = json!([user("Hi"), patch, user("Hello!")]);
+    assert_eq!(post(shared(), PATH, &ask(unanswered)).error("param"), "input[1]");
     let lost =
         json!([user("Hi"), {"type": "custom_tool_call_output", "call_id": "c", "output": "x"}]);
     assert_eq!(post(shared(), PATH, &ask(lost)).error("param"), "input[1]");
+}
+
+/// Some agents declare tools when they need them.
+#[test]
+fn tools_may_be_declared_between_items() {
+    let declared = json!({"type": "additional_tools", "role": "developer", "tools": [tool()]});
+    let input = json!([declared, {"role": "user", "content": "What is the weather in Paris?"}]);
+    let reply = post(shared(), PATH, &ask(input.clone()));
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert_eq!(reply.json()["output"][0]["name"], "get_weather", "{}", reply.text());
+    // One that is known already is not declared twice.
+    let twice = with(
+        ask(input),
+        json!({"tools": [tool()], "context_management": [
+        {"type": "compaction", "compact_threshold": 1000}]}),
+    );
+    let again = post(shared(), PATH, &twice).json();
+    assert_eq!(again["output"][0]["arguments"], reply.json()["output"][0]["arguments"]);
+    assert!(again["warnings"].to_string().contains("context_management"), "{again}");
 }
 
 #[test]
@@ -291,7 +351,8 @@ fn what_is_not_done_is_refused_by_name() {
         assert_eq!((reply.status, reply.error("param")), (400, param.into()), "{}", reply.text());
     }
     let items = [
-        (json!([{"type": "local_shell_call", "id": "x"}]), "input[0].type"),
+        (json!([{"type": "compaction", "encrypted_content": "x"}]), "input[0].type"),
+        (json!([{"type": "local_shell_call", "id": "x"}]), "input[0].action"),
         (json!([{"role": "king", "content": "x"}]), "input[0].role"),
         (json!([{"role": "user", "content": 5}]), "input[0].content"),
         (

@@ -1,5 +1,7 @@
 //! Items of a request, as messages.
 
+use std::collections::HashMap;
+
 use lapidary::{Message, Part, ToolCall};
 use serde_json::{Map, Value, json};
 
@@ -26,9 +28,33 @@ const HOSTED: &[&str] = &[
     "image_generation_call",
     "mcp_approval_request",
     "mcp_approval_response",
+    "mcp_call",
     "mcp_list_tools",
+    "program",
+    "program_output",
+    "tool_search_call",
+    "tool_search_output",
     "web_search_call",
 ];
+
+/// Tools that are declared between the items, which some agents do when they need them. Those that are
+/// known already are left out.
+pub(super) fn further_tools(given: Option<&Value>, known: &[Value]) -> Vec<Value> {
+    let mut all: Vec<Value> = Vec::new();
+    for item in given.and_then(Value::as_array).into_iter().flatten() {
+        let kind = item.get("type").and_then(Value::as_str);
+        if !matches!(kind, Some("additional_tools" | "tool_search_output")) {
+            continue;
+        }
+        for tool in item.get("tools").and_then(Value::as_array).into_iter().flatten() {
+            let is_it = |other: &Value| other.get("name") == tool.get("name");
+            if !known.iter().chain(&all).any(is_it) {
+                all.push(tool.clone());
+            }
+        }
+    }
+    all
+}
 
 impl Given {
     /// Checks that results answer calls and calls have results; `before` is what went before.
@@ -70,6 +96,10 @@ pub(super) fn read(given: &Value, kept: &dyn Fn(&str) -> Option<Value>) -> Resul
             warnings.push(format!("input[{i}] of the type `{kind}` was left out"));
             continue;
         }
+        // Read already.
+        if kind == "additional_tools" {
+            continue;
+        }
         all.take(item, &format!("input[{i}]"))?;
         all.from.resize(all.done.len(), i);
     }
@@ -103,6 +133,7 @@ fn named(mut item: Value) -> Value {
     let prefix = match kind.as_str() {
         Some("function_call") => "fc_",
         Some("function_call_output") => "fco_",
+        Some("additional_tools") => "at_",
         Some("reasoning") => "rs_",
         _ => "msg_",
     };
@@ -126,6 +157,8 @@ struct Messages {
     from: Vec<usize>,
     /// A thought whose message has not come.
     thought: Option<String>,
+    /// Ids of calls by the ids of their items.
+    called: HashMap<String, String>,
 }
 
 impl Messages {
@@ -159,6 +192,35 @@ impl Messages {
                 message.tool_call_id = Some(text("call_id")?.to_string());
                 message.parts = content(fields.get("output"), "tool", &format!("{at}.output"))?;
                 self.done.push(message);
+                Ok(())
+            }
+            // Tools of OpenAI's own models that their clients run, from a conversation with one of them.
+            kind @ ("local_shell_call" | "shell_call" | "apply_patch_call") => {
+                let what = if kind == "apply_patch_call" { "operation" } else { "action" };
+                let Some(Value::Object(arguments)) = fields.get(what) else {
+                    return Err(Failure::param(format!("{at}.{what}"), "this is an object"));
+                };
+                let id = text("call_id")?.to_string();
+                if let Ok(item) = text("id") {
+                    self.called.insert(item.to_string(), id.clone());
+                }
+                let name = kind.trim_end_matches("_call").to_string();
+                let message = self.assistant();
+                let (index, arguments) = (message.tool_calls.len(), arguments.clone());
+                message.tool_calls.push(ToolCall { index, id, name, arguments });
+                Ok(())
+            }
+            "local_shell_call_output" | "shell_call_output" | "apply_patch_call_output" => {
+                // Some name the call, some its item.
+                let id = text("call_id").or_else(|_| text("id"))?;
+                let id = self.called.get(id).map_or(id, String::as_str).to_string();
+                let said = match fields.get("output") {
+                    Some(Value::String(text)) => text.clone(),
+                    None | Some(Value::Null) => String::new(),
+                    Some(other) => other.to_string(),
+                };
+                let message = Message::new("tool").text(said);
+                self.done.push(Message { tool_call_id: Some(id), ..message });
                 Ok(())
             }
             "reasoning" => {

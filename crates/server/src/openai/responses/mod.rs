@@ -7,11 +7,13 @@ mod teller;
 
 use std::sync::Arc;
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
 use serde_json::{Value, json};
+use utoipa::IntoParams;
 
 use super::store::{Stored, size};
 use crate::app::App;
@@ -79,7 +81,7 @@ pub async fn responses(
     let (wanted, mut shape, kept) = asked.wanted(before.as_ref(), &item)?;
     wanted.check(app.limits()).map_err(renamed)?;
     let lease = app.lease(asked.model.as_deref()).await?;
-    shape.model = lease.entry().name().to_string();
+    shape.of_model(&lease);
     shape.warnings.extend(super::chat::no_thoughts(&wanted, &lease));
     shape.warnings.extend(super::fields::short_context(&wanted, &lease));
     let keeper = Keeper {
@@ -129,13 +131,26 @@ fn found(
     Ok((id, stored))
 }
 
+/// How an answer that was kept is told.
+#[derive(Debug, Deserialize, IntoParams)]
+pub struct HowTold {
+    /// Not supported.
+    pub stream: Option<bool>,
+}
+
 /// An answer that was kept.
-#[utoipa::path(get, path = "/v1/responses/{id}", params(("id" = String, Path)), responses((status = 200, body = Value), (status = 404, body = Value)))]
+#[utoipa::path(get, path = "/v1/responses/{id}", params(("id" = String, Path), HowTold), responses((status = 200, body = Value), (status = 404, body = Value)))]
 pub async fn response(
     State(app): State<App>,
     caller: Caller,
     id: std::result::Result<Path<String>, PathRejection>,
+    how: std::result::Result<Query<HowTold>, QueryRejection>,
 ) -> Result<Response> {
+    let Query(how) = how.map_err(|e| Failure::invalid(e.body_text()))?;
+    if how.stream == Some(true) {
+        let what = "`stream` is not supported: an answer that is kept is told whole";
+        return Err(Failure::unsupported("stream", what));
+    }
     let (_, stored) = found(&app, &caller, id)?;
     let kind = [(header::CONTENT_TYPE, "application/json")];
     Ok((kind, stored.response.into_string()).into_response())
@@ -153,16 +168,55 @@ pub async fn forget_response(
     Ok(axum::Json(json!({"id": id, "object": "response", "deleted": true})).into_response())
 }
 
+/// Which items are told.
+#[derive(Debug, Deserialize, IntoParams)]
+pub struct Page {
+    /// The item after which they begin.
+    pub after: Option<String>,
+    /// How many, from 1 to 100 [default: 20].
+    pub limit: Option<u64>,
+    /// `desc`, the last ones first, or `asc` [default: desc].
+    pub order: Option<String>,
+}
+
+impl Page {
+    /// The items of this page, and whether there are more.
+    fn of(&self, mut items: Vec<Value>) -> Result<(Vec<Value>, bool)> {
+        match self.order.as_deref() {
+            None | Some("desc") => items.reverse(),
+            Some("asc") => {}
+            Some(_) => return Err(Failure::param("order", "there are `asc` and `desc`")),
+        }
+        let limit = match self.limit.unwrap_or(20) {
+            n @ 1..=100 => usize::try_from(n).unwrap_or(20),
+            n => return Err(Failure::param("limit", format!("{n} is not within 1 to 100"))),
+        };
+        if let Some(after) = &self.after {
+            let is_it = |item: &Value| item.get("id").is_some_and(|id| id == after.as_str());
+            let Some(at) = items.iter().position(is_it) else {
+                return Err(Failure::param("after", "there is no such item"));
+            };
+            items.drain(..=at);
+        }
+        let has_more = items.len() > limit;
+        items.truncate(limit);
+        Ok((items, has_more))
+    }
+}
+
 /// What an answer that was kept answered.
-#[utoipa::path(get, path = "/v1/responses/{id}/input_items", params(("id" = String, Path)), responses((status = 200, body = Value), (status = 404, body = Value)))]
+#[utoipa::path(get, path = "/v1/responses/{id}/input_items", params(("id" = String, Path), Page), responses((status = 200, body = Value), (status = 404, body = Value)))]
 pub async fn response_input(
     State(app): State<App>,
     caller: Caller,
     id: std::result::Result<Path<String>, PathRejection>,
+    page: std::result::Result<Query<Page>, QueryRejection>,
 ) -> Result<Response> {
+    let Query(page) = page.map_err(|e| Failure::invalid(e.body_text()))?;
     let (_, stored) = found(&app, &caller, id)?;
     let items: Vec<Value> = serde_json::from_str(&stored.input)
         .map_err(|e| Failure::internal(format!("a stored response: {e}")))?;
+    let (items, has_more) = page.of(items)?;
     let id = |item: Option<&Value>| item.and_then(|i| i.get("id").cloned());
     let (first, last) = (id(items.first()), id(items.last()));
     Ok(axum::Json(json!({
@@ -170,7 +224,7 @@ pub async fn response_input(
         "data": items,
         "first_id": first,
         "last_id": last,
-        "has_more": false,
+        "has_more": has_more,
     }))
     .into_response())
 }

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use lapidary::Message;
+use lapidary::{Message, SamplingParams};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -12,7 +12,7 @@ use super::super::store::Stored;
 use super::super::{chat, messages, tools};
 use super::input;
 use super::items::Made;
-use crate::service::{Chat, Effort, Failure, Input, Result, Wanted, new_id, unix};
+use crate::service::{Chat, Effort, Failure, Input, Lease, Result, Wanted, new_id, unix};
 
 /// A request for an answer.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -121,6 +121,7 @@ impl ResponseRequest {
         item: &dyn Fn(&str) -> Option<Value>,
     ) -> Result<(Wanted, Shape, Kept)> {
         let context = fields::context(&mut self.rest)?;
+        let compacts = self.rest.remove("context_management");
         self.check()?;
         let sampling = SamplingFields {
             temperature: self.temperature,
@@ -134,7 +135,14 @@ impl ResponseRequest {
         };
         let sampling = sampling.sampling()?;
         let given = self.tools.take().unwrap_or_default();
-        let (mut functions, mut warnings) = tools::functions(&given, true)?;
+        let further = input::further_tools(self.input.as_ref(), &given);
+        let all = [given.as_slice(), &further].concat();
+        let (mut functions, mut warnings) = tools::functions(&all, true)?;
+        // Agents send it, and do without what it asks for.
+        if compacts.is_some_and(|v| !v.is_null() && v != json!([])) {
+            let what = "nothing of the conversation is summarised here";
+            warnings.push(format!("`context_management` was left out: {what}"));
+        }
         let tool_choice = tools::choice(self.tool_choice.as_ref(), &mut functions)?;
         let format = self.text.as_ref().and_then(|text| text.get("format"));
         let format = format.filter(|f| !f.is_null()).map(chat::format).transpose();
@@ -231,7 +239,7 @@ impl ResponseRequest {
                 "summary": part(&self.reasoning, "summary"),
             },
             "store": self.store != Some(false),
-            "temperature": self.temperature.unwrap_or(1.0),
+            "temperature": self.temperature,
             "text": {
                 "format": or(part(&self.text, "format").as_ref(), json!({"type": "text"})),
                 "verbosity": "medium",
@@ -239,7 +247,7 @@ impl ResponseRequest {
             "tool_choice": or(self.tool_choice.as_ref(), json!("auto")),
             "tools": tools.iter().map(declared).collect::<Vec<_>>(),
             "top_logprobs": self.top_logprobs.unwrap_or(0),
-            "top_p": self.top_p.unwrap_or(1.0),
+            "top_p": self.top_p,
             "truncation": "disabled",
         })
     }
@@ -259,6 +267,18 @@ fn declared(tool: &Value) -> Value {
 }
 
 impl Shape {
+    /// Says which model answers, and what it chooses where its caller did not.
+    pub fn of_model(&mut self, lease: &Lease) {
+        self.model = lease.entry().name().to_string();
+        let usual = SamplingParams::of(lease.engine().metadata());
+        for (name, number) in [("temperature", usual.temperature), ("top_p", usual.top_p)] {
+            if self.asked[name].is_null() {
+                // As it was written: 0.95, and not the float next to it.
+                self.asked[name] = ((f64::from(number) * 1e6).round() / 1e6).into();
+            }
+        }
+    }
+
     /// The response while it is being made, or when it is.
     pub fn response(&self, made: &Made) -> Value {
         let (status, incomplete) = match made.is_complete() {
