@@ -4,6 +4,7 @@
 //! mutations of it, to the same functions in ordinary tests.
 
 mod graph;
+mod pack;
 
 use std::io::Read;
 use std::path::Path;
@@ -21,6 +22,7 @@ use lapidary_text::{
 use serde_json::Value;
 
 pub use graph::program_graph;
+pub use pack::pack_cache;
 
 /// A target: its name, which is also its corpus folder, and its body.
 pub type Target = (&'static str, fn(&[u8]));
@@ -29,6 +31,8 @@ pub type Target = (&'static str, fn(&[u8]));
 pub const TARGETS: &[Target] = &[
     ("lap_open", lap_open),
     ("gguf_open", gguf_open),
+    ("mmproj_open", mmproj_open),
+    ("pack_cache", pack_cache),
     ("config_json", config_json),
     ("tokenizer_json", tokenizer_json),
     ("tokenizer_parts", tokenizer_parts),
@@ -61,6 +65,15 @@ pub fn gguf_open(data: &[u8]) {
         if let Ok(weight) = program.weight(name) {
             weight.row_f32(decl.rows() - 1, &mut vec![0.0; decl.cols()]);
         }
+    }
+}
+
+/// Reads the towers of an mmproj file.
+pub fn mmproj_open(data: &[u8]) {
+    let bytes = FileBytes::from_vec(data.to_vec());
+    let Ok(towers) = gguf::read_towers(Path::new("fuzz.gguf"), bytes) else { return };
+    for (name, decl) in &towers.weights {
+        assert!(decl.rows() > 0 && decl.cols() > 0, "{name}");
     }
 }
 

@@ -7,6 +7,7 @@ mod cuda;
 mod deny;
 mod dist;
 mod faults;
+mod fuzz;
 mod gpu;
 mod hub;
 mod mlx;
@@ -49,6 +50,8 @@ cargo xtask COMMAND
   bindings --generate  writes what UniFFI generates below bindings/ anew
   clients       clients as people use them, in Python and Node, against `lapidary serve`
   load          many clients at once and ten thousand requests, against an optimised server
+  fuzz MINUTES [TARGET…]  each fuzz target for so long, under ASan, and the table in fuzz/README.md
+  fuzz --build  builds all fuzz targets
   size          lines of each crate
   first-run     fetch the real Gemma 3 270M and ask it something
   real-model    compare the real Gemma 3 270M with llama.cpp in full (slow)
@@ -81,6 +84,8 @@ fn main() -> ExitCode {
         }
         ["bindings", "--generate"] => bindings::generate(&root()),
         ["hub"] => hub::test(&root()),
+        ["fuzz", "--build"] => fuzz::build(&root()),
+        ["fuzz", minutes, names @ ..] => fuzz::campaign(&root(), minutes, names),
         ["size"] => tidy::sizes(&root()),
         ["first-run"] => real_model::first_run(&root()),
         ["real-model"] => real_model::compare(&root(), real_model::Extent::Full),

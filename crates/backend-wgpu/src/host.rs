@@ -223,9 +223,12 @@ fn make_rows(
         for first in (0..n_rows).step_by(share) {
             let n = share.min(n_rows - first);
             let part = out.split_off(n * channels);
-            threads.push(scope.spawn(move || make(from + first, n, part)));
+            let part = std::thread::Builder::new()
+                .spawn_scoped(scope, move || make(from + first, n, part))
+                .map_err(|e| Error::Device(format!("there is no thread to be had: {e}")));
+            threads.push(part);
         }
-        let done = threads.into_iter().map(|thread| match thread.join() {
+        let done = threads.into_iter().map(|thread| match thread?.join() {
             Ok(done) => done,
             Err(_) => Err(Error::Device("what is fed can't be made".to_string())),
         });

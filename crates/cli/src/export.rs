@@ -50,7 +50,7 @@ pub fn run(args: &ExportArgs) -> Result<()> {
         !cancel.is_cancelled()
     })?;
     drop(bar);
-    lap::check_hashes(&args.out).context("what was written does not read back")?;
+    lap::check_hashes(&args.out).context("the file that was written can't be read back")?;
     let bytes = std::fs::metadata(&args.out)?.len();
     tell(format_args!("wrote {} ({})", args.out.display(), indicatif::HumanBytes(bytes)));
     Ok(())

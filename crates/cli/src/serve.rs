@@ -44,7 +44,7 @@ async fn serve(config: &Config, sources: Vec<Source>) -> Result<()> {
             Ok(())
         }
         Outcome::Stalled => {
-            tell(format_args!("error: an engine does nothing any more; its device may hang"));
+            tell(format_args!("error: an engine has stopped responding; its device may have hung"));
             // Nothing that ends in order waits for a thread that hangs.
             std::process::exit(1);
         }

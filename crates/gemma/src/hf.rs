@@ -5,16 +5,18 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use lapidary_program::{DType, Metadata, SamplingDefaults, blob};
+use lapidary_program::{DType, Metadata, blob};
 use serde_json::Value;
 
 use crate::answer::answer_format;
-use crate::config::{EmbedScale, SAMPLING};
+use crate::config::EmbedScale;
 use crate::error::{Error, Result};
 use crate::hf_config::{self, HfConfig, ModelConfig, ids};
 use crate::hf_weights::{Quantisation, has_packed_head, select};
 use crate::import::{Imported, ImportedDraft, MADE_BY};
 use crate::hf_media;
+use crate::generation;
+use crate::mmproj::Notice;
 use crate::names::{draft_weights, text_weights};
 use crate::shards::{MAX_CONFIG_BYTES, Shards, read_json, read_small};
 use crate::towers::{AUDIO_PREFIXES, VISION_PREFIXES, tower_weights};
@@ -24,6 +26,11 @@ const MAX_TOKENIZER_BYTES: u64 = 128 << 20;
 
 /// Reads the folder of a model.
 pub fn read_model(dir: &Path, mmap: bool) -> Result<Imported> {
+    read_noticing(dir, mmap).map(|(imported, _)| imported)
+}
+
+/// The same, with what there is to say of it.
+pub(crate) fn read_noticing(dir: &Path, mmap: bool) -> Result<(Imported, Vec<Notice>)> {
     let (config, json) = read_config(dir)?;
     let quantisation = Quantisation::read(&json)?;
     let HfConfig::Model(mut config) = config else {
@@ -48,7 +55,8 @@ pub fn read_model(dir: &Path, mmap: bool) -> Result<Imported> {
         let dtype = if to_bf16 { DType::Bf16 } else { table.dtype };
         config.text.embed_scale = EmbedScale::Rounded(dtype);
     }
-    let metadata = metadata(dir, &config, &json)?;
+    let mut notices = vec![];
+    let metadata = metadata(dir, &config, &json, &mut notices)?;
     let mut blobs = BTreeMap::new();
     if let Some(bytes) = read_small(dir, "tokenizer.json", MAX_TOKENIZER_BYTES)? {
         blobs.insert(blob::TOKENIZER.to_string(), bytes.into());
@@ -58,7 +66,7 @@ pub fn read_model(dir: &Path, mmap: bool) -> Result<Imported> {
     }
     let (weights, store) = (selected.weights, Arc::new(selected.store));
     let (text, towers) = (config.text, config.towers);
-    Ok(Imported { text, towers, weights, store, metadata, blobs })
+    Ok((Imported { text, towers, weights, store, metadata, blobs }, notices))
 }
 
 /// Text-only extracts of multimodal checkpoints keep the configuration of the towers that they
@@ -110,7 +118,12 @@ fn read_config(dir: &Path) -> Result<(HfConfig, Value)> {
     }
 }
 
-fn metadata(dir: &Path, config: &ModelConfig, json: &Value) -> Result<Metadata> {
+fn metadata(
+    dir: &Path,
+    config: &ModelConfig,
+    json: &Value,
+    notices: &mut Vec<Notice>,
+) -> Result<Metadata> {
     let generation = read_json(dir, "generation_config.json")?.unwrap_or(Value::Null);
     let tokenizer = read_json(dir, "tokenizer_config.json")?.unwrap_or(Value::Null);
     let eos_ids = match generation.get("eos_token_id") {
@@ -133,7 +146,7 @@ fn metadata(dir: &Path, config: &ModelConfig, json: &Value) -> Result<Metadata> 
         eos_ids,
         suppress_ids,
         add_bos: add_bos && config.bos_id.is_some(),
-        sampling: sampling(&generation)?,
+        sampling: generation::sampling(&generation, notices)?,
         media: hf_media::read(dir, json, &config.towers)?,
         answer: answer_format(&config.text.architecture),
     })
@@ -147,23 +160,6 @@ fn name_of(dir: &Path) -> String {
     let repo = repo.and_then(Path::parent).and_then(name);
     let last = repo.as_deref().and_then(|repo| repo.strip_prefix("models--")?.rsplit("--").next());
     last.map(String::from).or_else(|| name(&dir)).unwrap_or_else(|| "model".into())
-}
-
-fn sampling(generation: &Value) -> Result<SamplingDefaults> {
-    let mut s = SAMPLING;
-    let number = |key: &str| generation.get(key).and_then(Value::as_f64);
-    if generation.get("do_sample").and_then(Value::as_bool) == Some(false) {
-        s.temperature = 0.0;
-    } else if let Some(t) = number("temperature") {
-        s.temperature = narrow(t);
-    }
-    if let Some(k) = generation.get("top_k").and_then(Value::as_u64) {
-        s.top_k = u32::try_from(k).map_err(|_| Error::config(format!("top_k is {k}")))?;
-    }
-    if let Some(p) = number("top_p") {
-        s.top_p = narrow(p);
-    }
-    Ok(s)
 }
 
 /// Three places where a chat template may stand.
@@ -188,9 +184,4 @@ fn chat_template(dir: &Path) -> Result<Option<String>> {
         }
     }
     Ok(None)
-}
-
-#[allow(clippy::as_conversions)]
-fn narrow(x: f64) -> f32 {
-    x as f32
 }

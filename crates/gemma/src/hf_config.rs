@@ -11,6 +11,7 @@ use crate::config::{
     CentroidConfig, DraftConfig, EmbedScale, LayerConfig, LayerKind, MAX_LAYERS, MoeConfig,
     PerLayerInput, TextConfig, kv_source,
 };
+use crate::config_fields;
 use crate::error::{Error, Result};
 use crate::hf_towers;
 use crate::json_fields::{Fields, floor_to_u32, narrow};
@@ -68,6 +69,7 @@ pub(crate) fn read(json: &Value) -> Result<HfConfig> {
         None => None,
     };
     let text = inner.as_ref().unwrap_or(&top);
+    config_fields::check(&model_type, &top)?;
     match model_type.as_str() {
         "gemma3_text" | "gemma3" => {
             let towers = hf_towers::read(&model_type, &top)?;

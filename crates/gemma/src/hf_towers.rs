@@ -79,7 +79,16 @@ fn vision_tower(f: &Fields<'_>) -> Result<VisionTower> {
         return Err(Error::config("attention_bias of vision_config is not run"));
     }
     let rope_theta = match f.object("rope_parameters")? {
-        Some(rope) => rope.number("rope_theta", 100.0)?,
+        Some(rope) => {
+            match rope.text("rope_type")?.as_deref() {
+                None | Some("default" | "axial") => {}
+                Some(other) => {
+                    let what = format!("rope type `{other}` of vision_config is not run here");
+                    return Err(Error::config(what));
+                }
+            }
+            rope.number("rope_theta", 100.0)?
+        }
         None => 100.0,
     };
     if !(rope_theta.is_finite() && rope_theta > 0.0) {
@@ -106,6 +115,13 @@ fn patches(f: &Fields<'_>) -> Result<PatchesConfig> {
     let patch = f.positive("patch_size", 16)?;
     let pool = f.positive("pooling_kernel_size", 3)?;
     let patch_size = patch.checked_mul(pool).filter(|n| *n < 1 << 16);
+    if let (Some(n), Some(given)) = (patch_size, f.get("model_patch_size"))
+        && f.int("model_patch_size", n)? != n
+    {
+        return Err(Error::config(format!(
+            "model_patch_size {given} of vision_config is not {patch} × {pool}"
+        )));
+    }
     let hidden_size = f.positive("mm_embed_dim", 3840)?;
     let projected = f.positive("output_proj_dims", hidden_size)?;
     if projected != hidden_size {
@@ -160,8 +176,18 @@ fn audio_tower(f: &Fields<'_>) -> Result<AudioTower> {
 }
 
 fn frames(f: &Fields<'_>) -> Result<AudioFramesConfig> {
+    let len = f.positive("audio_embed_dim", 640)?;
+    // Other names of the same number, of which the last one counts in transformers.
+    for name in ["hidden_size", "output_proj_dims", "audio_samples_per_token"] {
+        let other = f.positive(name, len)?;
+        if other != len {
+            return Err(Error::config(format!(
+                "{name} {other} of audio_config is not audio_embed_dim {len}"
+            )));
+        }
+    }
     Ok(AudioFramesConfig {
-        len: f.positive("audio_embed_dim", 640)?,
+        len,
         rms_norm_eps: eps(f, "rms_norm_eps")?,
     })
 }

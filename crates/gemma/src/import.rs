@@ -87,7 +87,9 @@ pub fn open_noticing(path: &Path, options: &OpenOptions) -> Result<Opened> {
     let mut notices = vec![];
     let imported = if meta.is_dir() {
         refuse_mmproj(path, options, "a Hugging Face folder holds its towers itself")?;
-        hf::read_model(path, options.mmap)?
+        let (imported, noticed) = hf::read_noticing(path, options.mmap)?;
+        notices = noticed;
+        imported
     } else {
         let bytes = FileBytes::open(path, options.mmap)?;
         match lap::sniff(&bytes) {

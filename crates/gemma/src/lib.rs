@@ -28,6 +28,8 @@ pub mod recipes;
 mod released;
 pub mod towers;
 
+untrusted!(pub mod config_fields);
+untrusted!(mod generation);
 untrusted!(pub mod gguf);
 untrusted!(pub mod hf);
 untrusted!(pub mod hf_config);

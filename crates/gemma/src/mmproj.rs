@@ -28,13 +28,40 @@ pub enum Notice {
         /// Why it was not.
         why: String,
     },
-    /// A file beside the model was not taken.
+    /// A file beside the model was not taken: it belongs to another one.
     MmprojSkipped {
         /// The file.
         path: PathBuf,
         /// Why it was not.
         why: String,
     },
+    /// A file beside the model can't be read, so what it holds is missing.
+    MmprojDamaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Something in `generation_config.json` is not used.
+    Generation {
+        /// The field, and what it says.
+        what: String,
+        /// What happens instead.
+        instead: String,
+    },
+}
+
+impl Notice {
+    /// Whether something is lost or open that the user may count on.
+    pub fn is_surprise(&self) -> bool {
+        match self {
+            Notice::SeveralMmproj(_)
+            | Notice::DrafterSkipped { .. }
+            | Notice::MmprojDamaged { .. }
+            | Notice::Generation { .. } => true,
+            Notice::MmprojTaken(_) | Notice::DrafterTaken(_) | Notice::MmprojSkipped { .. } => false,
+        }
+    }
 }
 
 impl fmt::Display for Notice {
@@ -51,6 +78,15 @@ impl fmt::Display for Notice {
             }
             Notice::MmprojSkipped { path, why } | Notice::DrafterSkipped { path, why } => {
                 write!(f, "{} is not used: {why}", path.display())
+            }
+            Notice::MmprojDamaged { path, why } => write!(
+                f,
+                "{} can't be read, so this model takes no images or audio from it: {why}; download \
+                 it again, or move it away",
+                path.display()
+            ),
+            Notice::Generation { what, instead } => {
+                write!(f, "generation_config.json: {what}; {instead}")
             }
         }
     }
@@ -73,14 +109,12 @@ pub(crate) fn attach(
     let mut notices = vec![];
     let mut fitting = vec![];
     for path in beside(path) {
-        let found = read(&path, options.mmap).map_err(|e| e.to_string());
-        let found = found.and_then(|t| match t.misfit(&model.text) {
-            Some(why) => Err(why),
-            None => Ok(t),
-        });
-        match found {
-            Ok(towers) => fitting.push((path, towers)),
-            Err(why) => notices.push(Notice::MmprojSkipped { path, why }),
+        match read(&path, options.mmap) {
+            Ok(towers) => match towers.misfit(&model.text) {
+                None => fitting.push((path, towers)),
+                Some(why) => notices.push(Notice::MmprojSkipped { path, why }),
+            },
+            Err(e) => notices.push(Notice::MmprojDamaged { path, why: e.to_string() }),
         }
     }
     if fitting.len() > 1 {

@@ -529,7 +529,7 @@ fn a_broken_vocabulary_is_refused_when_its_tokenizer_is_made() {
     for (pieces, scores, expected) in [
         (["a", "b", "a"], [0.0; 3], "tokens 0 and 2 are both `a`"),
         (["a", "b", ""], [0.0; 3], "token 2 has 0 bytes"),
-        (["a", "b", "ab"], [0.0, f32::NAN, 0.0], "the score of token 1 is no number"),
+        (["a", "b", "ab"], [0.0, f32::NAN, 0.0], "the score of token 1 is not a number"),
     ] {
         let writer = with_vocabulary(pieces, scores);
         let said = tokenizer(&writer).bytes().unwrap_err().to_string();

@@ -197,8 +197,8 @@ fn damage_in_the_metadata_is_named() {
         (unknown, "`k` has the unknown type 13"),
         (unknown_element, "`k` has the unknown type 99"),
         (not_utf8, "a metadata key is not UTF-8"),
-        (small().u32("general.alignment", 0), "`general.alignment` is 0, no power of two"),
-        (small().u32("general.alignment", 24), "`general.alignment` is 24, no power of two"),
+        (small().u32("general.alignment", 0), "`general.alignment` is 0, not a power of two"),
+        (small().u32("general.alignment", 24), "`general.alignment` is 24, not a power of two"),
         (small().flag("general.alignment", true), "`general.alignment` is a flag"),
     ] {
         let error = refused(writer.bytes());
@@ -248,8 +248,8 @@ fn damage_in_the_tensor_table_is_named() {
         (with(|w| w.tensors[0].dims = vec![1 << 62, 2]), "too large"),
         (with(|w| w.tensors[0].dims = vec![1 << 31; 4]), "too large"),
         (with(|w| w.tensors[0].dims = vec![1 << 40, 1]), "the file ends inside tensor `a.weight`"),
-        (with(|w| w.tensors[1].dims = vec![33, 2, 3]), "rows of 33 are no whole number of Q8_0"),
-        (with(|w| w.tensors[1].type_id = 12), "rows of 32 are no whole number of Q4_K"),
+        (with(|w| w.tensors[1].dims = vec![33, 2, 3]), "rows of 33 are not a whole number of Q8_0"),
+        (with(|w| w.tensors[1].type_id = 12), "rows of 32 are not a whole number of Q4_K"),
         (with(|w| w.tensors[0].type_id = 4), "`a.weight`: type 4 is not known"),
         (with(|w| w.tensors[0].type_id = 1000), "type 1000 is not known"),
         (with(|w| w.tensors[0].type_id = u32::MAX), "is not known"),

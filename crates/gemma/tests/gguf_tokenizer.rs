@@ -288,7 +288,7 @@ fn damaged_vocabularies_are_refused() {
         (with_entry(2, Writer::default().f32s(&key("scores"), &[0.0])), "1 values for 12 tokens"),
         (
             with_entry(2, Writer::default().f32s(&key("scores"), &[f32::NAN; 12])),
-            "the score of token 0 is no number",
+            "the score of token 0 is not a number",
         ),
         (
             with_entry(3, Writer::default().i32s(&key("token_type"), &[7; 12])),

@@ -218,17 +218,20 @@ fn ranges(
     };
     tell(Step::Downloading, come.load(Ordering::Relaxed));
     std::thread::scope(|scope| {
-        for _ in 0..transfer.connections.clamp(1, missing.len().max(1)) {
-            scope.spawn(|| {
-                if let Err(e) = work() {
-                    is_over.store(true, Ordering::Relaxed);
-                    if let Ok(mut failed) = failed.lock() {
-                        // The first one is why the others were told to end.
-                        failed.get_or_insert(e);
-                    }
+        let connection = || {
+            if let Err(e) = work() {
+                is_over.store(true, Ordering::Relaxed);
+                if let Ok(mut failed) = failed.lock() {
+                    // The first one is why the others were told to end.
+                    failed.get_or_insert(e);
                 }
-            });
+            }
+        };
+        for _ in 1..transfer.connections.clamp(1, missing.len().max(1)) {
+            // With fewer threads it takes longer.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, connection);
         }
+        connection();
     });
     match failed.into_inner().unwrap_or_else(|e| e.into_inner()) {
         Some(e) => Err(e),

@@ -10,7 +10,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// It is not a name at all.
-    #[error("`{given}` is no name of a model: {what}")]
+    #[error("`{given}` is not the name of a model: {what}")]
     Name {
         /// What was given.
         given: String,

@@ -5,22 +5,39 @@ use std::path::{Path, PathBuf};
 
 /// The folder of the cache, if there is to be one: what `LAPIDARY_CACHE` names (`off` for none), or
 /// else `lapidary` where the system keeps caches. It need not be there yet. There is none if everybody
-/// may write to it: what is kept there is computed with.
+/// may write to it, or if it is somebody else's: what is kept there is computed with.
 pub fn root() -> Option<PathBuf> {
-    let root = find_root(|name| std::env::var_os(name).filter(|value| !value.is_empty()))?;
-    is_own(&root).then_some(root)
+    wanted_root().filter(|root| is_own(root))
 }
 
-/// Whether nobody but its owner and the owner's group may write to a folder of the cache.
+/// The folder that would be the cache if it could be trusted.
+pub fn distrusted() -> Option<PathBuf> {
+    wanted_root().filter(|root| !is_own(root))
+}
+
+fn wanted_root() -> Option<PathBuf> {
+    find_root(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
+}
+
+/// Whether nobody but this user, root and the owner's group may write to the folders of the cache.
 fn is_own(root: &Path) -> bool {
     #[cfg(unix)]
     let is_open = |folder: &Path| {
-        use std::os::unix::fs::PermissionsExt;
-        std::fs::metadata(folder).is_ok_and(|meta| meta.permissions().mode() & 0o002 != 0)
+        use std::os::unix::fs::MetadataExt;
+        let Ok(meta) = std::fs::metadata(folder) else { return false };
+        let is_foreign = meta.uid() != 0 && user().is_some_and(|user| user != meta.uid());
+        is_foreign || meta.mode() & 0o002 != 0
     };
     #[cfg(not(unix))]
     let is_open = |_: &Path| false;
     !["", "packs", "tokenizers"].iter().any(|name| is_open(&root.join(name)))
+}
+
+/// Whose process this is, where the system shows it as a file.
+#[cfg(unix)]
+fn user() -> Option<u32> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").ok().map(|meta| meta.uid())
 }
 
 fn find_root(var: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
@@ -62,7 +79,13 @@ mod tests {
             set_permissions(&packs, Permissions::from_mode(mode)).unwrap();
             assert_eq!(super::is_own(root.path()), own, "{mode:o}");
         }
+        // What another user owns, they can change. Only root can give files away.
         set_permissions(&packs, Permissions::from_mode(0o700)).unwrap();
+        if super::user() == Some(0) && std::os::unix::fs::chown(&packs, Some(65534), None).is_ok() {
+            assert!(!super::is_own(root.path()));
+            std::os::unix::fs::chown(&packs, Some(0), None).unwrap();
+            assert!(super::is_own(root.path()));
+        }
         set_permissions(root.path(), Permissions::from_mode(0o777)).unwrap();
         assert!(!super::is_own(root.path()));
     }

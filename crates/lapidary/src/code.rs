@@ -317,8 +317,11 @@ pub(crate) fn of_hub(error: &lapidary_hub::Error) -> ErrorCode {
 }
 
 /// The code of an error with an image, a video or audio.
-pub(crate) fn of_media(_: &media::Error) -> ErrorCode {
-    ErrorCode::InvalidArgument
+pub(crate) fn of_media(error: &media::Error) -> ErrorCode {
+    match error {
+        media::Error::Memory { .. } => ErrorCode::OutOfMemory,
+        _ => ErrorCode::InvalidArgument,
+    }
 }
 
 /// The code of the system's error.

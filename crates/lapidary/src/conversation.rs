@@ -222,6 +222,13 @@ impl Conversation {
         self
     }
 
+    /// Takes other messages for what was said until now, such as the newest of them. An answer that is
+    /// under way is not part of it.
+    pub fn set_messages(&mut self, messages: Vec<Message>) -> Result<&mut Self> {
+        self.replace(messages)?;
+        Ok(self)
+    }
+
     /// Takes back what was about to be said, shown and played.
     pub fn discard(&mut self) -> &mut Self {
         self.next = Next::default();

@@ -28,6 +28,7 @@ mod model;
 #[cfg(feature = "hub")]
 mod names;
 mod plan;
+mod pool;
 mod prefix;
 mod recipe;
 mod request;
@@ -40,8 +41,8 @@ pub use error::{Error, Result};
 pub use event::{Event, Finish, FinishReason, Logprobs, Reply, Stats, ToolCall};
 pub use history::check_history;
 pub use load::{
-    BackendInfo, DEFAULT_CONTEXT, DeviceChoice, Draft, Load, Loaded, LoadedRunner, backends,
-    devices,
+    BackendInfo, DEFAULT_CONTEXT, DeviceChoice, Draft, Load, Loaded, LoadedRunner, backend_names,
+    backends, devices,
 };
 pub use media::{
     Audio, Image, Media, Towers, arbitrary_audio, arbitrary_image, arbitrary_levels,

@@ -518,6 +518,11 @@ pub fn backends(name: &str, left_out: &mut dyn FnMut(&str, &str)) -> Result<Vec<
     Ok(registry.iter().filter(is_worth_it).map(Backend::name).collect())
 }
 
+/// The names of the backends of this build, best first. No device is asked.
+pub fn backend_names() -> Vec<&'static str> {
+    lapidary_backends::all().iter().map(Backend::name).collect()
+}
+
 /// A backend of this build, and what it finds on this machine.
 #[derive(Clone, Debug)]
 pub struct BackendInfo {

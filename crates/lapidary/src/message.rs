@@ -115,7 +115,7 @@ impl Message {
     }
 
     /// A message as an API or a file writes it; `shown` gives what a part of it shows or plays.
-    /// Arguments of a call that are no JSON object are an error.
+    /// Arguments of a call that are not a JSON object are an error.
     pub fn of_text<E: From<Error>>(
         message: text::Message,
         shown: &mut dyn FnMut(&text::Part) -> Result<Media, E>,
@@ -134,7 +134,9 @@ impl Message {
                 _ => None,
             };
             let wrong = || {
-                Error::argument(format!("the arguments of the call of `{name}` are no JSON object"))
+                Error::argument(format!(
+                    "the arguments of the call of `{name}` are not a JSON object"
+                ))
             };
             let arguments = arguments.ok_or_else(wrong)?;
             Ok(ToolCall { index, id: call.id.unwrap_or_default(), name, arguments })

@@ -11,6 +11,7 @@ use lapidary_text::{
 
 use crate::cache;
 use crate::error::{Error, Result};
+use crate::pool;
 use crate::recipe;
 use crate::request::Request;
 
@@ -163,15 +164,12 @@ impl Open {
             mmproj: self.mmproj.clone(),
         };
         let source = Source::Path(path.to_path_buf());
+        pool::ready();
         let opened = lapidary_gemma::open_noticing(path, &options);
         let opened = opened.map_err(|e| naming(&source, missing(path, e)))?;
         let notice = |n: &lapidary_gemma::Notice| Notice {
             text: n.to_string(),
-            is_surprise: matches!(
-                n,
-                lapidary_gemma::Notice::SeveralMmproj(_)
-                    | lapidary_gemma::Notice::DrafterSkipped { .. }
-            ),
+            is_surprise: n.is_surprise(),
         };
         let notices = opened.notices.iter().map(notice).collect();
         Ok(Model::made(opened.program, source, notices))

@@ -54,6 +54,6 @@ fn spec() -> ImageSpec {
         scale: 1.0,
         shift: 0.0,
         pan_and_scan: None,
-        tokens: SoftTokens { placeholder, before, after, id: 0 },
+        tokens: SoftTokens { placeholder, before, after, id: 0, is_padding: false },
     }
 }

@@ -11,6 +11,7 @@ use image::{ColorType, DynamicImage, ImageDecoder, ImageError, RgbImage};
 
 use crate::container;
 use crate::error::{Error, Result};
+use crate::guard::{room, zeros};
 use crate::limits::Limits;
 use crate::image::Image;
 use crate::sniff::{self, ImageFormat};
@@ -133,7 +134,10 @@ fn read(
     // Orientation that can't be read is none: it is not worth a refusal.
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     let colours = decoder.color_type();
-    let mut raw = vec![0; len];
+    // As decoded, without alpha, and resized.
+    let pixels = u64::from(width).saturating_mul(height.into());
+    room("image", pixels.saturating_mul(9).saturating_add(decoder.total_bytes()))?;
+    let mut raw = zeros("image", len)?;
     decoder.read_image(&mut raw).map_err(wrong)?;
     let rgb = to_rgb(raw, colours, format, limits)?;
     upright(width, height, rgb, orientation).ok_or(Error::CutShort { format: format.name() })

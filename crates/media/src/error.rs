@@ -64,6 +64,16 @@ pub enum Error {
         /// Its format.
         format: &'static str,
     },
+    /// The system does not give the memory that decoding takes.
+    #[error(
+        "decoding the {what} takes {bytes} bytes of memory, which are not to be had; give a smaller one"
+    )]
+    Memory {
+        /// `image`, `video` or `audio`.
+        what: &'static str,
+        /// How many.
+        bytes: u64,
+    },
     /// The decoder gave up without saying why.
     #[error("the {what} is damaged in a way that its decoder did not expect")]
     Decoder {

@@ -10,9 +10,38 @@ pub(crate) fn guarded<T>(what: &'static str, decode: impl FnOnce() -> Result<T>)
     catch_unwind(AssertUnwindSafe(decode)).unwrap_or(Err(Error::Decoder { what }))
 }
 
+/// Fails where the system would not give so many bytes. Decoders take theirs without asking.
+pub(crate) fn room(what: &'static str, bytes: u64) -> Result<()> {
+    let refused = || Error::Memory { what, bytes };
+    let n = usize::try_from(bytes).map_err(|_| refused())?;
+    Vec::<u8>::new().try_reserve_exact(n).map_err(|_| refused())
+}
+
+/// So many zeros.
+pub(crate) fn zeros<T: Clone + Default>(what: &'static str, n: usize) -> Result<Vec<T>> {
+    let bytes = n.saturating_mul(size_of::<T>());
+    let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+    let mut zeros = Vec::new();
+    zeros.try_reserve_exact(n).map_err(|_| Error::Memory { what, bytes })?;
+    zeros.resize(n, T::default());
+    Ok(zeros)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::guarded;
+    use super::{guarded, room, zeros};
+
+    #[test]
+    fn m2_what_can_not_be_had_is_an_error() {
+        for bytes in [u64::MAX, 1 << 60, 1 << 50] {
+            assert!(
+                matches!(room("image", bytes), Err(Error::Memory { bytes: b, .. }) if b == bytes)
+            );
+        }
+        assert!(room("image", 1000).is_ok());
+        assert!(zeros::<[u8; 4]>("image", usize::MAX).is_err());
+        assert_eq!(zeros::<f32>("audio", 2).unwrap(), [0.0, 0.0]);
+    }
     use crate::Error;
 
     #[test]

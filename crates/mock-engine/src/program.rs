@@ -140,6 +140,7 @@ fn metadata(mock: &Mock) -> Metadata {
             before: String::new(),
             after: String::new(),
             id: 0,
+            is_padding: false,
         },
     };
     Metadata {

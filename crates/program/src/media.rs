@@ -33,6 +33,14 @@ pub struct SoftTokens {
     /// The id that stands at soft positions in prompts that are given as ids. It may lie outside
     /// the vocabulary.
     pub id: u32,
+    /// Whether that id, where nothing is shown or played, is read as padding. Else it is read as
+    /// itself.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub is_padding: bool,
+}
+
+fn is_not(flag: &bool) -> bool {
+    !flag
 }
 
 /// How an image becomes patches.

@@ -307,6 +307,7 @@ mod tests {
             before: before.into(),
             after: after.into(),
             id: 390,
+            is_padding: false,
         }
     }
 

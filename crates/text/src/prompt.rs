@@ -111,10 +111,17 @@ impl PromptBuilder {
 
     /// Ids that already have one for each soft token, with the media that they stand for, in order.
     pub fn ids_prompt(&self, ids: Vec<u32>, media: &[Medium]) -> Result<Prompt> {
-        if media.is_empty() {
-            return Ok(ids.into());
-        }
         let known = &self.metadata.media;
+        if media.is_empty() {
+            // Nothing stands for them: the model never learnt what such an id is by itself.
+            let soft = |modality: Modality| soft_tokens(known, modality);
+            let as_padding = |id: u32| {
+                let mut all = known.modalities().into_iter().filter_map(soft);
+                all.any(|tokens| tokens.id == id && tokens.is_padding)
+            };
+            let read = |id: u32| if as_padding(id) { self.filler() } else { id };
+            return Ok(ids.into_iter().map(read).collect::<Vec<u32>>().into());
+        }
         let id = |modality: Modality| soft_tokens(known, modality).map(|t| t.id);
         let soft_ids: Vec<u32> = known.modalities().into_iter().filter_map(id).collect();
         let mut inputs = Vec::new();

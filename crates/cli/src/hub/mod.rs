@@ -25,7 +25,7 @@ fn name(text: &str) -> Result<Name> {
                 Usage(what).into()
             })
         }
-        Ok(Given::Path) => Err(Usage(format!("{text} is no name of a model")).into()),
+        Ok(Given::Path) => Err(Usage(format!("{text} is not the name of a model")).into()),
         Err(e) => Err(e.into()),
     }
 }

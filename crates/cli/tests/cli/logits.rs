@@ -197,3 +197,24 @@ fn f9_m6_weights_that_are_not_finite_name_the_first_op() {
         }
     }
 }
+
+/// As in transformers: the ids of Gemma 4's media are read as padding where there are none, and the id
+/// of Gemma 3's as itself.
+#[test]
+fn ids_of_media_without_media_are_padding_for_gemma_4() {
+    let dir = temp();
+    let row = |family: &str, ids: &str| {
+        let out = logits(&tiny(family), ids, &["--backend", "cpu"], &dir.path().join("out"));
+        f32s(&out, "logits").1
+    };
+    let same = |a: &[f32], b: &[f32]| difference(a, b) == 0.0;
+    // Of images, of audio and of videos.
+    for (family, ids) in [("gemma4_mm_e", [283, 287, 284]), ("gemma4_unified", [279, 283, 280])] {
+        let padding = row(family, "2,0,5");
+        for id in ids {
+            assert!(same(&row(family, &format!("2,{id},5")), &padding), "{family}: {id}");
+        }
+        assert!(!same(&row(family, "2,6,5"), &padding));
+    }
+    assert!(!same(&row("gemma3_mm", "2,301,5"), &row("gemma3_mm", "2,0,5")));
+}

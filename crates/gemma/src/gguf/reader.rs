@@ -285,7 +285,7 @@ fn alignment(metadata: &HashMap<String, Value>) -> Result<u64> {
     let Some(value) = metadata.get("general.alignment") else { return Ok(DEFAULT_ALIGNMENT) };
     match value.as_u64() {
         Some(n) if n.is_power_of_two() && n <= u64::from(u32::MAX) => Ok(n),
-        Some(n) => Err(Error::config(format!("`general.alignment` is {n}, no power of two"))),
+        Some(n) => Err(Error::config(format!("`general.alignment` is {n}, not a power of two"))),
         None => Err(wrong_kind("general.alignment", value, "an integer")),
     }
 }
@@ -342,7 +342,7 @@ fn table_entry(cursor: &mut Cursor<'_>) -> Result<Entry> {
         let kind = ggml_type.name();
         return fail(
             dims_at,
-            format!("rows of {row} are no whole number of {kind} blocks of {block_len}"),
+            format!("rows of {row} are not a whole number of {kind} blocks of {block_len}"),
         );
     }
     let size_bytes = shape

@@ -242,7 +242,7 @@ impl<'a> Pieces<'a> {
         for ((id, text, token_type), score) in self.iter().zip(scores) {
             let score = match score {
                 Value::Float(x) if x.is_finite() => narrow(x),
-                _ => return Err(Error::config(format!("the score of token {id} is no number"))),
+                _ => return Err(Error::config(format!("the score of token {id} is not a number"))),
             };
             match token_type {
                 TokenType::Normal => pieces.push(Piece { text, score }),

@@ -106,12 +106,15 @@ fn image(vision: &Vision, n: &MediaNumbers) -> ImageSpec {
             scale,
             shift,
             pan_and_scan: Some(n.pan_and_scan.clone()),
-            tokens: soft_tokens(
-                "<start_of_image>",
-                "\n\n<start_of_image>",
-                "<end_of_image>\n\n",
-                n.ids.image,
-            ),
+            tokens: SoftTokens {
+                is_padding: false,
+                ..soft_tokens(
+                    "<start_of_image>",
+                    "\n\n<start_of_image>",
+                    "<end_of_image>\n\n",
+                    n.ids.image,
+                )
+            },
         },
         // The tower itself begins with 2·p − 1.
         Vision::Tower(c) => ImageSpec {
@@ -181,6 +184,13 @@ pub(crate) fn max_patches(spec: &ImageSpec) -> u32 {
     spec.max_soft().saturating_mul(spec.patches_per_soft())
 }
 
+/// Those of Gemma 4, which reads an id without media as padding. Gemma 3 reads the id's own row.
 fn soft_tokens(placeholder: &str, before: &str, after: &str, id: u32) -> SoftTokens {
-    SoftTokens { placeholder: placeholder.into(), before: before.into(), after: after.into(), id }
+    SoftTokens {
+        placeholder: placeholder.into(),
+        before: before.into(),
+        after: after.into(),
+        id,
+        is_padding: true,
+    }
 }

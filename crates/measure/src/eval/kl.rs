@@ -202,12 +202,17 @@ fn in_parallel<'a, T: Send>(
             .chunks(share)
             .map(|rows| {
                 let f = &f;
-                scope.spawn(move || rows.iter().map(|(i, row)| f(*i, row)).collect::<Vec<T>>())
+                let all = move || rows.iter().map(|(i, row)| f(*i, row)).collect::<Vec<T>>();
+                // Where there is no thread to be had, this one does it.
+                std::thread::Builder::new().spawn_scoped(scope, all).map_err(|_| all())
             })
             .collect();
         work.into_iter()
-            .flat_map(|thread| {
-                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            .flat_map(|work| match work {
+                Ok(thread) => {
+                    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                }
+                Err(done) => done,
             })
             .collect()
     })

@@ -233,7 +233,7 @@ impl Body {
             if name == "transfer-encoding" && value.eq_ignore_ascii_case("chunked") {
                 left = Left::Chunk(None);
             } else if name == "content-length" && left == Left::ToClose {
-                let n = value.parse().map_err(|_| garbage("a length that is no number"));
+                let n = value.parse().map_err(|_| garbage("a length that is not a number"));
                 left = Left::Bytes(n.map_err(ServerError::BrokeOff)?);
             }
         }

@@ -3,6 +3,7 @@
 pub(crate) mod gif;
 pub(crate) mod jpeg;
 pub(crate) mod webp;
+pub(crate) mod webp_frames;
 
 /// An image inside a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

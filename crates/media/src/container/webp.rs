@@ -40,7 +40,7 @@ fn chunks(mut bytes: Bytes<'_>, webp: &mut Webp, outermost: bool) {
 }
 
 /// A chunk that is cut short ends where the file does.
-fn chunk<'a>(bytes: &mut Bytes<'a>) -> Option<(&'a [u8], &'a [u8])> {
+pub(super) fn chunk<'a>(bytes: &mut Bytes<'a>) -> Option<(&'a [u8], &'a [u8])> {
     let name = bytes.take(4)?;
     let len = usize::try_from(bytes.u32()?).ok()?;
     let body = bytes.take(len.min(bytes.0.len()))?;

@@ -2,10 +2,10 @@
 
 use std::io::Cursor;
 
-use image::AnimationDecoder;
-use image::codecs::{gif, webp};
-use image::{ImageDecoder, ImageError};
+use image::codecs::gif;
+use image::{AnimationDecoder, ImageDecoder};
 
+use super::canvas::Canvas;
 use super::{Frame, Video, sampled};
 use crate::container::{self, Inside};
 use crate::decode::{bounded, check_size, failed, on_white};
@@ -32,27 +32,51 @@ fn opened<'a>(bytes: &'a [u8], max_frames: u32, limits: &Limits) -> Result<Video
         let image = Image::decode(bytes, limits)?;
         return Ok(Video::new(std::iter::once(Ok(Frame { seconds: 0.0, image }))));
     }
+    if format == ImageFormat::WebP {
+        return webp_frames(bytes, &inside, max_frames, limits);
+    }
     let wrong = |source| failed(format, source, limits);
-    let file = Cursor::new(bytes);
-    let (size, frames) = match format {
-        ImageFormat::WebP => {
-            let decoder = webp::WebPDecoder::new(file).map_err(wrong)?;
-            (decoder.dimensions(), decoder.into_frames())
-        }
-        _ => {
-            let mut decoder = gif::GifDecoder::new(file).map_err(wrong)?;
-            decoder.set_limits(bounded(limits)).map_err(wrong)?;
-            (decoder.dimensions(), decoder.into_frames())
-        }
-    };
-    let (width, height) = (u64::from(size.0), u64::from(size.1));
+    let mut decoder = gif::GifDecoder::new(Cursor::new(bytes)).map_err(wrong)?;
+    decoder.set_limits(bounded(limits)).map_err(wrong)?;
+    let (width, height) = decoder.dimensions();
+    let wanted = wanted(&inside, (width, height), max_frames, limits)?;
+    let limits = limits.clone();
+    let frames = decoder.into_frames().map(move |frame| -> Painted {
+        let pixels = frame.map_err(|e| failed(format, e, &limits))?.into_buffer();
+        Ok((width, height, on_white::<4>(pixels.as_raw())))
+    });
+    Ok(Video::new(wanted_only(frames, starts(&inside), wanted)))
+}
+
+fn webp_frames<'a>(
+    bytes: &'a [u8],
+    inside: &[Inside],
+    max_frames: u32,
+    limits: &Limits,
+) -> Result<Video<'a>> {
+    let cut_short = || Error::CutShort { format: ImageFormat::WebP.name() };
+    let (size, coded) = container::webp_frames::animation(bytes).ok_or_else(cut_short)?;
+    let wanted = wanted(inside, size, max_frames, limits)?;
+    let mut canvas = Canvas::new(size, limits)?;
+    let limits = limits.clone();
+    let frames = coded.into_iter().map(move |frame| -> Painted {
+        canvas.paint(&frame, &limits)?;
+        Ok((size.0, size.1, on_white::<4>(canvas.pixels())))
+    });
+    Ok(Video::new(wanted_only(frames, starts(inside), wanted)))
+}
+
+/// The numbers of the frames that are shown, none of which is too much work.
+fn wanted(
+    inside: &[Inside],
+    (width, height): (u32, u32),
+    max_frames: u32,
+    limits: &Limits,
+) -> Result<Vec<u64>> {
+    let (width, height) = (u64::from(width), u64::from(height));
     check_size(width, height, limits)?;
     check_work(inside.len() as u64, width * height, limits)?;
-    let wanted = sampled(inside.len() as u64, max_frames);
-    let limits = limits.clone();
-    Ok(Video::new(wanted_only(frames, starts(&inside), wanted, move |e| {
-        failed(format, e, &limits)
-    })))
+    Ok(sampled(inside.len() as u64, max_frames))
 }
 
 /// The frames that the file's blocks announce, none of which is too large.
@@ -88,11 +112,13 @@ fn starts(frames: &[Inside]) -> Vec<f64> {
     frames.iter().scan(0, begin).collect()
 }
 
+/// A frame on its canvas: width, height and levels.
+type Painted = Result<(u32, u32, Vec<u8>)>;
+
 fn wanted_only<'a>(
-    frames: image::Frames<'a>,
+    frames: impl Iterator<Item = Painted> + 'a,
     starts: Vec<f64>,
     wanted: Vec<u64>,
-    wrong: impl Fn(ImageError) -> Error + 'a,
 ) -> impl Iterator<Item = Result<Frame>> + 'a {
     let mut frames = frames.zip(starts).zip(0u64..);
     let mut failed = false;
@@ -103,9 +129,10 @@ fn wanted_only<'a>(
         let found = guarded("video", || {
             // Frames are painted over each other: those between are decoded too.
             for ((frame, seconds), i) in frames.by_ref() {
-                let frame = frame.map_err(&wrong)?;
+                let (width, height, rgb) = frame?;
                 if i == want {
-                    return Ok(as_frame(frame, seconds));
+                    let image = Image::from_rgb(width, height, rgb);
+                    return Ok(image.map(|image| Frame { seconds, image }));
                 }
             }
             Ok(None)
@@ -113,11 +140,4 @@ fn wanted_only<'a>(
         failed = found.is_err();
         found.transpose()
     })
-}
-
-fn as_frame(frame: image::Frame, seconds: f64) -> Option<Frame> {
-    let pixels = frame.into_buffer();
-    let (width, height) = pixels.dimensions();
-    let image = Image::from_rgb(width, height, on_white::<4>(pixels.as_raw()))?;
-    Some(Frame { seconds, image })
 }

@@ -1,6 +1,7 @@
 //! Videos: frames with time stamps, one at a time.
 
 mod animation;
+mod canvas;
 mod ffmpeg;
 mod folder;
 mod ppm;

@@ -31,18 +31,26 @@ impl Running {
             _ => Error::Io(e),
         })?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let said = stderr.map(|pipe| std::thread::spawn(move || beginning(pipe)));
         let child = Arc::new(Mutex::new(child));
+        // Without threads there is no video: nobody would end a process that hangs.
+        let thread = || std::thread::Builder::new();
+        let no_thread = |e: std::io::Error| {
+            end(&child);
+            Error::Io(e)
+        };
+        let said = stderr.map(|pipe| thread().spawn(move || beginning(pipe)));
+        let said = said.transpose().map_err(no_thread)?;
         let is_late = Arc::new(AtomicBool::new(false));
         let (watch, ended) = mpsc::channel::<()>();
         let (watched, late) = (child.clone(), is_late.clone());
-        std::thread::spawn(move || {
+        let watched = thread().spawn(move || {
             let waited = ended.recv_timeout(Duration::from_secs(max_s));
             if waited == Err(mpsc::RecvTimeoutError::Timeout) {
                 late.store(true, Ordering::SeqCst);
                 end(&watched);
             }
         });
+        drop(watched.map_err(no_thread)?);
         let running = Running { child, is_late, max_s, said, _watch: watch };
         let piped = || Error::Io(std::io::Error::other("the process has no output"));
         Ok((running, stdout.ok_or_else(piped)?))

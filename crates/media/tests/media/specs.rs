@@ -7,7 +7,13 @@ use lapidary_program::{
 
 pub fn tokens() -> SoftTokens {
     let text = |s: &str| s.to_string();
-    SoftTokens { placeholder: text("<p>"), before: text("<b>"), after: text("<a>"), id: 9 }
+    SoftTokens {
+        placeholder: text("<p>"),
+        before: text("<b>"),
+        after: text("<a>"),
+        id: 9,
+        is_padding: false,
+    }
 }
 
 /// Images of one size, bilinear, planar.

@@ -82,7 +82,7 @@ fn think(given: Option<&Value>, entry: &Entry) -> Result<Effort> {
         Some(Value::Number(n)) => match n.as_u64().and_then(|n| usize::try_from(n).ok()) {
             Some(0) => return Ok(Effort::Off),
             Some(n) => Effort::On { budget: Some(n) },
-            None => return Err(wrong("think", format!("{n} is no number of tokens"))),
+            None => return Err(wrong("think", format!("{n} is not a number of tokens"))),
         },
         Some(_) => {
             return Err(wrong("think", "this is true, false, a level, or a number of tokens"));

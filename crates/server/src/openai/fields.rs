@@ -122,7 +122,7 @@ fn bias(given: &Map<String, Value>) -> Result<Vec<(u32, f32)>> {
         let wrong = |what: String| Failure::param("logit_bias", what);
         let id = id.parse().map_err(|_| wrong(format!("`{shown}` is not the id of a token")))?;
         let value =
-            value.as_f64().ok_or_else(|| wrong(format!("the bias of {shown} is no number")))?;
+            value.as_f64().ok_or_else(|| wrong(format!("the bias of {shown} is not a number")))?;
         Ok((id, check("logit_bias", value)? as f32))
     };
     given.iter().map(one).collect()

@@ -371,7 +371,7 @@ fn arithmetic(op: BinOpKind, left: &Value, right: &Value) -> Run<Value> {
         BinOpKind::FloorDiv => "//",
         BinOpKind::Rem => "%",
         BinOpKind::Pow => "**",
-        _ => return invalid("this is no arithmetic"),
+        _ => return invalid("this is not arithmetic"),
     };
     if !number(left) || !number(right) {
         let (a, b) = (left.kind(), right.kind());

@@ -95,7 +95,7 @@ impl<'t> Machine<'t> {
 
     /// Renders the whole.
     pub(super) fn render(mut self, template: &'t Stmt<'t>) -> Run<String> {
-        let Stmt::Template(template) = template else { return invalid("this is no template") };
+        let Stmt::Template(template) = template else { return invalid("this is not a template") };
         self.body(&template.children)?;
         Ok(self.out.pop().unwrap_or_default())
     }
@@ -297,7 +297,7 @@ impl<'t> Machine<'t> {
                     None => value.try_iter()?.collect(),
                 }
             }
-            kind => return invalid(format!("a value of type {kind} can't be gone over")),
+            kind => return invalid(format!("a value of type {kind} can't be iterated over")),
         };
         Ok(items)
     }

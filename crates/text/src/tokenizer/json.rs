@@ -228,7 +228,7 @@ fn merge_ids(
         let all = [left.as_ref(), right.as_ref(), joined.as_str()].map(|t| ids.get(t).copied());
         let [Some(a), Some(b), Some(into)] = all else {
             return Err(invalid(format!(
-                "merge {rank} (`{left}` `{right}`) is not of the vocabulary"
+                "merge {rank} (`{left}` `{right}`) is not in the vocabulary"
             )));
         };
         found.push((a, b, into));
