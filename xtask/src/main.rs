@@ -1,6 +1,7 @@
 //! `cargo xtask …`: what the project does to itself.
 
 mod aarch64;
+mod bindings;
 mod clients;
 mod cuda;
 mod deny;
@@ -16,6 +17,7 @@ mod python;
 mod real_model;
 mod rooms;
 mod suite;
+mod swift;
 mod systems;
 mod tidy;
 mod web;
@@ -43,6 +45,9 @@ cargo xtask COMMAND
   dist          what a release is made of, in target/dist: the command for Linux with glibc 2.28 or
                 newer, checksums, and a list of what is inside
   hub           names and downloads, with huggingface_hub as the judge of the cache
+  bindings --kotlin    the Kotlin package's tests, on the JVM
+  bindings --all       the same, and the Swift package's tests, where need be in a Debian of their own
+  bindings --generate  writes what UniFFI generates below bindings/ anew
   clients       clients as people use them, in Python and Node, against `lapidary serve`
   load          many clients at once and ten thousand requests, against an optimised server
   fuzz MINUTES [TARGET…]  each fuzz target for so long, under ASan, and the table in fuzz/README.md
@@ -73,6 +78,11 @@ fn main() -> ExitCode {
         }
         ["load"] => clients::load(&root(), real_model::fetched(&root()).as_deref()),
         ["dist"] => dist::make(&root()),
+        ["bindings", "--kotlin"] => bindings::test_kotlin(&root(), program::Build::Dev),
+        ["bindings", "--all"] => {
+            bindings::test_kotlin(&root(), program::Build::Dev).and_then(|()| swift::test(&root()))
+        }
+        ["bindings", "--generate"] => bindings::generate(&root()),
         ["hub"] => hub::test(&root()),
         ["fuzz", "--build"] => fuzz::build(&root()),
         ["fuzz", minutes, names @ ..] => fuzz::campaign(&root(), minutes, names),

@@ -24,8 +24,8 @@ const SYSTEMS: [(&[&str], What); 3] = [
 
 /// What runs where it is built.
 const TOOLS: [&str; 4] = ["lapidary-conformance", "lapidary-fuzz", "lapidary-mock-engine", "xtask"];
-/// The tops of the rooms that ask which system they are on.
-const SYSTEMATIC: [&str; 2] = ["lapidary-backends", "lapidary-runner"];
+/// The tops of the rooms that ask which system they are on, and what apps load there.
+const SYSTEMATIC: [&str; 3] = ["lapidary-backends", "lapidary-ffi", "lapidary-runner"];
 /// The tops of the rooms that a browser can have.
 const BROWSER: [&str; 6] = [
     "lapidary-backends",

@@ -3,7 +3,7 @@
 //! UniFFI makes the other sides of this: what they call is exactly what is public here.
 //!
 //! - Nothing is called back. Streams are pulled: [`AnswerStream::next`], [`Loading::next`],
-//!   [`Download::next`](crate::Download::next).
+//!   [`Download::next`].
 //! - What takes long is `async` and needs no runtime: it is done on threads of this crate, and the
 //!   future is woken.
 //! - There is one error with the codes of [`lapidary::ErrorCode`]. A panic is one of them.
@@ -17,6 +17,7 @@ mod conversation;
 mod devices;
 mod engine;
 mod error;
+mod hub;
 mod load;
 mod message;
 mod model;
@@ -28,6 +29,9 @@ pub use conversation::Conversation;
 pub use devices::{BackendInfo, DeviceInfo, DeviceKind, backends};
 pub use engine::{Engine, Metrics};
 pub use error::{ErrorCode, LapidaryError, Result, error_code_name};
+pub use hub::{
+    Download, DownloadProgress, DownloadedModel, Hub, HubOptions, KnownModel, KnownVariant, Offer,
+};
 pub use load::{Draft, KvType, LoadOptions, LoadProgress, Loading, Plan};
 pub use message::{Message, Part, Role, ToolCall};
 pub use model::{Modality, Model, ModelInfo, OpenOptions};

@@ -1,9 +1,10 @@
 //! Models that are open.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::error::Result;
+use crate::hub::HubOptions;
 use crate::load::{LoadOptions, Loading, Plan};
 use crate::message::{Message, messages};
 use crate::options::{AnswerOptions, Wishes};
@@ -34,6 +35,9 @@ pub struct OpenOptions {
     /// Reads files instead of mapping them.
     #[uniffi(default = false)]
     pub no_mmap: bool,
+    /// Where models by name are kept, if not where the environment says.
+    #[uniffi(default = None)]
+    pub hub: Option<HubOptions>,
 }
 
 /// Facts about a model.
@@ -74,13 +78,23 @@ pub enum Modality {
 
 #[uniffi::export]
 impl Model {
-    /// Opens a Hugging Face folder, a GGUF file or a `.lap` file, or `pebble`, which is built in.
+    /// Opens a Hugging Face folder, a GGUF file or a `.lap` file, a model by its name if it was
+    /// downloaded, or `pebble`, which is built in. A path that exists wins over a name.
     #[uniffi::constructor(default(options = None))]
     pub async fn open(source: String, options: Option<OpenOptions>) -> Result<Arc<Self>> {
         aside(move || {
-            let options = options.unwrap_or_default();
+            let mut options = options.unwrap_or_default();
+            let mut path = PathBuf::from(&source);
+            let mut towers = options.mmproj.map(PathBuf::from);
+            if let Some(hub) = options.hub
+                && let Some(found) = hub.locate(&source)?
+            {
+                path = found.model;
+                towers = towers.or(found.towers);
+                options.quant = options.quant.or(found.recipe);
+            }
             let mut open = lapidary::Open::new();
-            if let Some(path) = options.mmproj {
+            if let Some(path) = towers {
                 open = open.mmproj(path);
             }
             if let Some(path) = options.draft {
@@ -98,7 +112,7 @@ impl Model {
             if options.no_mmap {
                 open = open.no_mmap();
             }
-            Ok(Arc::new(Model(open.open(Path::new(&source))?)))
+            Ok(Arc::new(Model(open.open(path)?)))
         })
         .await
     }

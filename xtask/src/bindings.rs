@@ -1,0 +1,149 @@
+//! The packages for other languages, below `bindings/`: their generated sources, and their tests.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::program::{self, Build};
+use crate::web::Web;
+use crate::{cargo, packages, run};
+
+/// Debian's packages: Java, what calls C from it, and a runner of tests.
+const JAVA: [(&str, &str); 4] = [
+    ("default-jre-headless", "/usr/bin/java"),
+    ("libjna-java", "/usr/share/java/jna.jar"),
+    ("libjna-jni", "/usr/share/doc/libjna-jni"),
+    ("junit4", "/usr/share/java/junit4.jar"),
+];
+const JARS: [&str; 3] =
+    ["/usr/share/java/jna.jar", "/usr/share/java/junit4.jar", "/usr/share/java/hamcrest-core.jar"];
+/// Jars that come with the compiler.
+const COMPILER_JARS: [&str; 4] = [
+    "kotlin-stdlib.jar",
+    "kotlinx-coroutines-core-jvm.jar",
+    "kotlin-test.jar",
+    "kotlin-test-junit.jar",
+];
+/// The class that has the compiler's `main`.
+const COMPILER: &str = "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler";
+/// What the first example of a page ends with, when it is run.
+pub const EXAMPLE_WORDS: &str = "fox";
+
+/// Writes the generated sources anew, of the library as it is.
+pub fn generate(root: &Path) -> Result<()> {
+    let library = program::library(root, Build::Dev)?;
+    let folder = root.join("target").join("bindgen");
+    let write = |language: &str, out: &Path| {
+        // A crate outside the workspace, with a lock file of its own.
+        let mut command = cargo(root);
+        command.args(["run", "--quiet", "--manifest-path", "bindings/bindgen/Cargo.toml"]);
+        command.arg("--target-dir").arg(&folder);
+        command.args(["--", "generate", "--no-format", "--language", language, "--out-dir"]);
+        run(command.arg(out).arg(&library))
+    };
+    write("kotlin", &root.join("bindings/kotlin/src/main/generated"))?;
+    let swift = root.join("bindings/swift");
+    let made = folder.join("swift");
+    write("swift", &made)?;
+    // A package has its C header in a target of its own.
+    for (file, place) in [
+        ("Lapidary.swift", "Sources/Lapidary/Generated/Lapidary.swift"),
+        ("LapidaryFFI.h", "Sources/LapidaryFFI/LapidaryFFI.h"),
+    ] {
+        let place = swift.join(place);
+        std::fs::create_dir_all(place.parent().unwrap_or(&swift))?;
+        std::fs::copy(made.join(file), &place).with_context(|| place.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// What Kotlin needs here.
+pub struct Kotlin {
+    /// The folder of the compiler's jars.
+    jars: PathBuf,
+}
+
+/// Brings the compiler and what it runs on.
+pub fn prepare_kotlin(root: &Path) -> Result<Kotlin> {
+    let missing = JAVA.iter().filter(|(_, file)| !Path::new(file).exists());
+    let missing: Vec<&str> = missing.map(|(package, _)| *package).collect();
+    if !missing.is_empty() {
+        packages::install(&missing)?;
+    }
+    let tools = root.join("bindings/kotlin/tools");
+    let jars = tools.join("node_modules/kotlin-compiler/lib");
+    Web::open_at(root, tools)?;
+    Ok(Kotlin { jars })
+}
+
+/// The Kotlin package's tests on the JVM, and the first example of its page.
+pub fn test_kotlin(root: &Path, build: Build) -> Result<()> {
+    let kotlin = match prepare_kotlin(root) {
+        Ok(kotlin) => kotlin,
+        Err(e) => {
+            eprintln!("xtask: SKIPPED Kotlin: {e:#}");
+            return Ok(());
+        }
+    };
+    let library = program::library(root, build)?;
+    let folder = library.parent().context("the library lies in no folder")?;
+    let classes = root.join("target").join("kotlin");
+    std::fs::create_dir_all(&classes)?;
+    let example = classes.join("Example.kt");
+    let page = root.join("docs/kotlin.md");
+    std::fs::write(&example, first_example(&page, "kotlin")?)?;
+    let jar = classes.join("lapidary.jar");
+    let package = root.join("bindings/kotlin/src");
+    let compiler = ["kotlin-compiler.jar", "kotlin-stdlib.jar", "kotlin-script-runtime.jar"];
+    let compiler = [compiler.as_slice(), &["kotlinx-coroutines-core-jvm.jar"]].concat();
+    let compiler: Vec<PathBuf> = compiler.iter().map(|jar| kotlin.jars.join(jar)).collect();
+    let mut compile = Command::new("java");
+    compile.args(["-Xmx1g", "-cp"]).arg(class_path(&compiler)?).arg(COMPILER);
+    compile.arg("-kotlin-home").arg(kotlin.jars.parent().unwrap_or(&kotlin.jars));
+    compile.args(["-no-stdlib", "-no-reflect", "-jvm-target", "1.8", "-nowarn"]);
+    let mut used: Vec<PathBuf> = COMPILER_JARS.iter().map(|jar| kotlin.jars.join(jar)).collect();
+    used.extend(JARS.iter().map(PathBuf::from));
+    compile.arg("-cp").arg(class_path(&used)?).arg("-d").arg(&jar).arg(&example);
+    for sources in ["main/generated", "main/kotlin", "test/kotlin"] {
+        compile.arg(package.join(sources));
+    }
+    run(&mut compile)?;
+    used.push(jar);
+    let java = |main: &str| -> Result<Command> {
+        let mut java = Command::new("java");
+        // A small heap, so that what the library holds is most of what there is.
+        java.args(["-Xmx256m", "-cp"]).arg(class_path(&used)?);
+        java.arg(define("jna.library.path", folder)).arg(define("lapidary.root", root));
+        java.arg(main).current_dir(root);
+        Ok(java)
+    };
+    run(java("org.junit.runner.JUnitCore")?.arg("rs.lapidary.LapidaryTest"))?;
+    let output = java("ExampleKt")?.output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() || !said.contains(EXAMPLE_WORDS) {
+        let wrong = String::from_utf8_lossy(&output.stderr);
+        bail!("the first example of {} says: {said}{wrong}", page.display());
+    }
+    Ok(())
+}
+
+fn define(name: &str, path: &Path) -> OsString {
+    let mut argument = OsString::from(format!("-D{name}="));
+    argument.push(path);
+    argument
+}
+
+fn class_path(jars: &[PathBuf]) -> Result<OsString> {
+    std::env::join_paths(jars).context("a path with a colon in it")
+}
+
+/// The first code in a page that is marked as of a language.
+pub fn first_example(page: &Path, language: &str) -> Result<String> {
+    let text = std::fs::read_to_string(page).with_context(|| page.display().to_string())?;
+    let begin = format!("```{language}\n");
+    let code = text.split_once(&begin).and_then(|(_, rest)| rest.split_once("```"));
+    let (code, _) = code.with_context(|| format!("{} has no example", page.display()))?;
+    Ok(code.to_string())
+}
