@@ -31,7 +31,8 @@ pub(crate) fn cases() -> Vec<Case> {
     }
     // What the unified Gemma 4 is fed of pictures without anything in them: 48 × 48 pixels a run. If
     // the mean is rounded by more than the levels differ, the rounding is all that is seen.
-    let pictures: [(&str, fn(usize) -> u8); 4] = [
+    type Levels = fn(usize) -> u8;
+    let pictures: [(&str, Levels); 4] = [
         ("flat grey", |_| 128),
         ("flat white", |_| 255),
         ("near white", |i| if i % 97 == 0 { 254 } else { 255 }),
