@@ -102,7 +102,7 @@ pub fn test_kotlin(root: &Path, build: Build) -> Result<()> {
     let mut compile = Command::new("java");
     compile.args(["-Xmx1g", "-cp"]).arg(class_path(&compiler)?).arg(COMPILER);
     compile.arg("-kotlin-home").arg(kotlin.jars.parent().unwrap_or(&kotlin.jars));
-    compile.args(["-no-stdlib", "-no-reflect", "-jvm-target", "1.8", "-nowarn"]);
+    compile.args(["-no-stdlib", "-no-reflect", "-nowarn"]);
     let mut used: Vec<PathBuf> = COMPILER_JARS.iter().map(|jar| kotlin.jars.join(jar)).collect();
     used.extend(JARS.iter().map(PathBuf::from));
     compile.arg("-cp").arg(class_path(&used)?).arg("-d").arg(&jar).arg(&example);

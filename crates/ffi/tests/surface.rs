@@ -74,7 +74,7 @@ fn a_model_says_what_it_is_and_what_it_would_take() {
     let model = block_on(Model::open("pebble".into(), None)).unwrap();
     let info = model.info();
     assert!(info.name.contains("pebble") && info.parameters > 10_000_000, "{info:?}");
-    assert_eq!(info.modalities, [Modality::Image]);
+    assert!(info.modalities.contains(&Modality::Image), "{info:?}");
     assert!(info.can_call_tools && info.context >= 512);
     let plan = block_on(model.plan(Some(load()))).unwrap();
     assert!(plan.fits && plan.shortage.is_none() && plan.text.contains("sequences"), "{plan:?}");
