@@ -259,11 +259,9 @@ impl<W: Write> Markdown<W> {
             _ => return Ok(Step::Plain(n)),
         };
         let inside_word = self.last.is_some_and(char::is_alphanumeric);
-        let is_open = !next.is_whitespace()
-            && !(sign == '_' && inside_word)
-            // A sign before punctuation marks nothing within a word: `f(*)`.
-            && !(inside_word && next.is_ascii_punctuation());
-        if !is_open {
+        // A sign before punctuation marks nothing within a word: `f(*)`.
+        let is_plain = inside_word && (sign == '_' || next.is_ascii_punctuation());
+        if next.is_whitespace() || is_plain {
             return Ok(Step::Plain(n));
         }
         let mut from = n;
