@@ -220,7 +220,8 @@ impl Download {
             let offer = hub.ask(&Name::parse(&name)?)?;
             lapidary::check_memory(&offer)?;
             let tell = |told: &hub::Progress| task.tell(DownloadProgress::of(told));
-            let found = hub.pull(&offer, &Watch { tell: Some(&tell), stop: Some(flag.as_ref()) })?;
+            let found =
+                hub.pull(&offer, &Watch { tell: Some(&tell), stop: Some(flag.as_ref()) })?;
             Ok(found.model.display().to_string())
         });
         Download { task, stop }
