@@ -49,7 +49,8 @@ fn the_first_token_comes_over_http_nearly_as_soon_as_from_the_library() {
         panic!("a stream without text");
     };
     // What is made once is made here.
-    (direct(), over_http());
+    direct();
+    over_http();
     let (mut library, mut http) = (vec![], vec![]);
     for _ in 0..TIMES {
         library.push(direct());
