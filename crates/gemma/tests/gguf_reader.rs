@@ -33,7 +33,7 @@ fn refused(bytes: Vec<u8>) -> String {
         Ok(_) => panic!("the file was accepted"),
         Err(e) => e.to_string(),
     };
-    assert!(started.elapsed().as_millis() < 500, "took {:?}: {error}", started.elapsed());
+    assert!(started.elapsed().as_secs() < 5, "took {:?}: {error}", started.elapsed());
     error
 }
 

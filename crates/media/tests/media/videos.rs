@@ -136,7 +136,7 @@ fn an_animation_with_too_much_work_in_it_is_refused_at_once() {
     let start = Instant::now();
     let refused = Video::from_animation(&bomb, 32, &Limits::default()).err();
     assert!(matches!(refused, Some(Error::VideoSize { frames: 1_000_000, .. })));
-    assert!(start.elapsed() < Duration::from_secs(2));
+    assert!(start.elapsed() < Duration::from_secs(10));
 }
 
 #[test]
