@@ -102,24 +102,14 @@ impl Generation {
         (seed, now): (u64, Duration),
         limits: &Limits<'_>,
     ) -> Result<Sequence<Self>> {
+        request.check(limits.max_context, limits.vocab_size)?;
         let Request { prompt, mut params, max_new, stop, mut stop_ids, parser, .. } = request;
         let Prompt { tokens, soft } = prompt;
-        // What wants no answer leaves no room for one.
-        let is_short = request.embed || (max_new == 0 && request.prompt_logprobs.is_some());
-        check_prompt(&tokens, limits, is_short)?;
         if request.embed && !limits.has_hidden {
             let what = "this model's program gives no hidden rows, so there are no embeddings";
             return Err(Error::param("embed", what));
         }
         let blocks = limits.soft.check(&soft, tokens.len(), limits.max_block)?;
-        params.check(limits.vocab_size)?;
-        if max_new == 0 && !is_short {
-            return Err(Error::param("max_tokens", "0 tokens were asked for; ask for at least 1"));
-        }
-        let most = request.logprobs.max(request.prompt_logprobs);
-        if let Some(n) = most.filter(|n| *n > MAX_LOGPROBS) {
-            return Err(Error::param("top_logprobs", format!("{n} is more than {MAX_LOGPROBS}")));
-        }
         if !stop.is_empty() && limits.tokenizer.is_none() {
             return Err(lapidary_text::Error::NoTokenizer.into());
         }
@@ -401,17 +391,6 @@ impl Generation {
         };
         Finish { reason, stop_id: None, stop_logprobs: None, stop_string: None, stats }
     }
-}
-
-/// `1 ≤ prompt < max_context`, or `=` if there is no answer, and every id has a row.
-fn check_prompt(tokens: &[u32], limits: &Limits<'_>, is_short: bool) -> Result<()> {
-    if tokens.is_empty() {
-        return Err(Error::EmptyPrompt);
-    }
-    if tokens.len() + usize::from(!is_short) > limits.max_context {
-        return Err(Error::ContextLength { prompt: tokens.len(), max_context: limits.max_context });
-    }
-    check_ids(tokens, limits.vocab_size)
 }
 
 /// Every id has a row.

@@ -5,7 +5,8 @@ use std::time::Duration;
 use lapidary_backend::StopFlag;
 use lapidary_text::{AnswerParser, CallDelta, Prompt, TokenConstraint};
 
-use crate::error::Error;
+use crate::error::{Error, Result};
+use crate::generation::check_ids;
 use crate::sampler::SamplingParams;
 use crate::stats::Stats;
 
@@ -166,6 +167,29 @@ impl Request {
             thinking: None,
             deadline: None,
         }
+    }
+    /// Checks what can be known without a runner: a runner does so first of all, and whoever is about
+    /// to wait for one may do so before.
+    pub fn check(&self, max_context: usize, vocab_size: u32) -> Result<()> {
+        let prompt = self.prompt.tokens.len();
+        if prompt == 0 {
+            return Err(Error::EmptyPrompt);
+        }
+        // What wants no answer leaves no room for one.
+        let is_short = self.embed || (self.max_new == 0 && self.prompt_logprobs.is_some());
+        if prompt + usize::from(!is_short) > max_context {
+            return Err(Error::ContextLength { prompt, max_context });
+        }
+        check_ids(&self.prompt.tokens, vocab_size)?;
+        self.params.check(vocab_size)?;
+        if self.max_new == 0 && !is_short {
+            return Err(Error::param("max_tokens", "0 tokens were asked for; ask for at least 1"));
+        }
+        let most = self.logprobs.max(self.prompt_logprobs);
+        if let Some(n) = most.filter(|n| *n > MAX_LOGPROBS) {
+            return Err(Error::param("top_logprobs", format!("{n} is more than {MAX_LOGPROBS}")));
+        }
+        Ok(())
     }
 }
 

@@ -168,6 +168,8 @@ impl Engine {
             deadline: request.deadline,
             ..lapidary_runner::Request::new(prompt, lapidary_runner::SamplingParams::default())
         };
+        // Whoever is wrong need not wait to hear it, and in a conversation nothing was said.
+        asked.check(self.0.max_context, model.metadata().vocab_size)?;
         let cancel = CancelToken::new();
         let (sender, receiver) = channel::channel(self.0.events, self.0.patience, cancel.clone());
         self.0.inbox.ask(cancel.clone(), |number, cancel| Wanted {
