@@ -134,13 +134,32 @@ fn read(
     // Orientation that can't be read is none: it is not worth a refusal.
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     let colours = decoder.color_type();
-    // As decoded, without alpha, and resized.
     let pixels = u64::from(width).saturating_mul(height.into());
-    room("image", pixels.saturating_mul(9).saturating_add(decoder.total_bytes()))?;
+    let beside = beside(format, colours, orientation);
+    room("image", pixels.saturating_mul(beside).saturating_add(decoder.total_bytes()))?;
     let mut raw = zeros("image", len)?;
     decoder.read_image(&mut raw).map_err(wrong)?;
     let rgb = to_rgb(raw, colours, format, limits)?;
     upright(width, height, rgb, orientation).ok_or(Error::CutShort { format: format.name() })
+}
+
+/// Bytes for each pixel that are taken beside the levels as they are decoded: by the decoder first,
+/// then by what makes RGB of them and turns it.
+fn beside(format: ImageFormat, colours: ColorType, orientation: Orientation) -> u64 {
+    let decoder = match format {
+        // Coefficients of all colours, if the file is progressive.
+        ImageFormat::Jpeg => 6,
+        ImageFormat::WebP => 4,
+        ImageFormat::Png | ImageFormat::Gif | ImageFormat::Bmp => 0,
+    };
+    let rgb = match colours {
+        ColorType::Rgb8 => 0,
+        ColorType::La16 => 2 + 3,
+        ColorType::Rgba16 => 4 + 3,
+        _ => 3,
+    };
+    let turned = if orientation == Orientation::NoTransforms { 0 } else { 3 };
+    rgb.max(turned).max(decoder)
 }
 
 fn upright(width: u32, height: u32, rgb: Vec<u8>, orientation: Orientation) -> Option<Image> {
