@@ -7,21 +7,28 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The system's allocator, which remembers the last thing that it refused this thread.
+/// The system's allocator, which remembers what it refused this thread of late.
 pub struct Watched;
 
+/// Pieces of memory after which a refusal is forgotten: whoever met it went on. Between a refusal and
+/// the end that it leads to, the standard library takes some itself, for what it says and for a
+/// backtrace.
+const FORGET_AFTER: u32 = 1 << 22;
+
 thread_local! {
-    /// Bytes that this thread asked for last and did not get; 0 if it got them.
-    static REFUSED: Cell<usize> = const { Cell::new(0) };
+    /// Bytes that this thread asked for and did not get, 0 if there are none, and the pieces that it
+    /// got since.
+    static REFUSED: Cell<(usize, u32)> = const { Cell::new((0, 0)) };
 }
 
 fn note(size: usize, pointer: *mut u8) -> *mut u8 {
-    let refused = if pointer.is_null() { size.max(1) } else { 0 };
     // A thread that ends may have no such note any more.
-    let _ = REFUSED.try_with(|noted| {
-        if noted.get() != refused {
-            noted.set(refused);
-        }
+    let _ = REFUSED.try_with(|noted| match (pointer.is_null(), noted.get()) {
+        (true, (0, _)) => noted.set((size.max(1), 0)),
+        // What was refused first is what the process ends for.
+        (true, _) | (false, (0, _)) => {}
+        (false, (_, FORGET_AFTER)) => noted.set((0, 0)),
+        (false, (refused, since)) => noted.set((refused, since + 1)),
     });
     pointer
 }
@@ -112,7 +119,7 @@ fn listen() {
 /// Runs on the thread that aborts. Whatever else aborts goes on to do so when this returns.
 #[cfg(target_os = "linux")]
 extern "C" fn handler(_signal: libc::c_int) {
-    let refused = REFUSED.try_with(Cell::get).unwrap_or(0);
+    let (refused, _) = REFUSED.try_with(Cell::get).unwrap_or((0, 0));
     if refused == 0 {
         return;
     }
