@@ -74,7 +74,7 @@ fn the_likelihood_of_a_prompt_is_that_of_saying_it() {
             assert_eq!(found.top[0].0, said.top[0].0);
         }
     }
-    let e = engine().answer(Request::text("x").max_tokens(0)).unwrap().reply().unwrap_err();
+    let e = engine().answer(Request::text("x").max_tokens(0)).unwrap_err();
     assert_eq!(e.code(), ErrorCode::InvalidArgument);
 }
 
