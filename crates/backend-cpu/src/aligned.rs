@@ -66,8 +66,9 @@ impl<T: Plain> Aligned<T> {
 
     /// `len` zeros.
     pub(crate) fn zeroed(len: usize) -> Result<Self> {
-        let fail =
-            || Error::OutOfMemory(format!("can't allocate {len} × {} bytes", size_of::<T>()));
+        let fail = || {
+            Error::OutOfMemory(format!("not enough memory for {len} × {} bytes", size_of::<T>()))
+        };
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(fail)?;
         let mut storage = if bytes >= MAP_FROM
             && let Ok(map) = MmapMut::map_anon(bytes)

@@ -75,7 +75,7 @@ impl Derived {
         let len = self.len(&weight.decl);
         let mut out = Vec::new();
         out.try_reserve_exact(len).map_err(|_| {
-            Error::OutOfMemory(format!("can't allocate {len} numbers for `{}`", self.weight))
+            Error::OutOfMemory(format!("not enough memory for {len} numbers of `{}`", self.weight))
         })?;
         out.resize(len, 0.0);
         match self.form {

@@ -441,7 +441,7 @@ fn stored(dtype: DType) -> Option<Dtype> {
 fn room<T: Clone>(name: &str, n: usize, zero: T) -> Result<Vec<T>> {
     let mut room = Vec::new();
     room.try_reserve_exact(n).map_err(|_| {
-        Error::OutOfMemory(format!("can't allocate {n} numbers for weight `{name}`"))
+        Error::OutOfMemory(format!("not enough memory for {n} numbers of weight `{name}`"))
     })?;
     room.resize(n, zero);
     Ok(room)

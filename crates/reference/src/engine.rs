@@ -230,7 +230,7 @@ impl Cache {
         let mut data = Vec::new();
         data.try_reserve_exact(n).map_err(|_| {
             Error::OutOfMemory(format!(
-                "can't allocate {n} numbers for cache `{}`; try a shorter context or fewer \
+                "not enough memory for {n} numbers of cache `{}`; try a shorter context or fewer \
                  sequences at once",
                 state.name
             ))
