@@ -69,7 +69,10 @@ impl Work<'_> {
             Op::LayerNorm { weight, bias, eps, width } => {
                 let weight = self.weights.vector(weight)?;
                 let bias = bias.as_deref().map(|bias| self.weights.vector(bias)).transpose()?;
-                in_runs(mlx, x(0), *width as usize, |x| mlx.layer_norm(x, weight, bias, *eps))?
+                let axis = if lengths(x(0)).1 == *width as usize { 1 } else { 2 };
+                in_runs(mlx, x(0), *width as usize, |x| {
+                    mlx.layer_norm(&centred(mlx, x, *width, axis)?, weight, bias, *eps)
+                })?
             }
             Op::Rope(spec) => {
                 attention::rope(mlx, spec, x(0), &self.bound.positions, &mut self.shared)?
@@ -342,6 +345,14 @@ fn in_runs(
     }
     let runs = mlx.reshape(x, &[rows, channels / width, width])?;
     mlx.reshape(&each(&runs)?, &[rows, channels])
+}
+
+/// Numbers less their mean along an axis of so many. Where they differ by much less than they are
+/// large, as in a flat picture, a mean in f32 is as far off as they are apart; what is left of it has
+/// a mean that MLX's own norm then finds exactly.
+fn centred(mlx: &Mlx, x: &Array, width: u32, axis: usize) -> Result<Array> {
+    let mean = mlx.divide(&mlx.sum(x, axis, true)?, &mlx.number(width as f32)?)?;
+    mlx.subtract(x, &mean)
 }
 
 fn gelu_tanh(mlx: &Mlx, x: &Array) -> Result<Array> {
