@@ -34,7 +34,10 @@ fn variants() -> Vec<Shader> {
     }
     let is_main = |text: &str| text.contains("fn main(");
     let known = ["attention_coop", "attention_many", "draw", "top"];
-    let unrolled = |stem: &str| stem.starts_with("linear/") || known.contains(&stem);
+    let unrolled = |stem: &str| {
+        ["linear/", "experts/"].iter().any(|folder| stem.starts_with(folder))
+            || known.contains(&stem)
+    };
     for (stem, text) in FILES.iter().filter(|(stem, text)| is_main(text) && !unrolled(stem)) {
         if text.contains("ACC") || stem.starts_with("attention") {
             all.extend(of_heads(stem));

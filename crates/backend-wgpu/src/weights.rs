@@ -203,26 +203,32 @@ impl WeightPlan {
         MatrixId(self.matrices.len() - 1)
     }
 
-    /// Matrices of one form, packed and put together. Several must fit one buffer
-    /// ([`Self::fit_together`]).
+    /// Matrices of one form, packed and put together, in shards of whole runs of `unit` tiles. Several
+    /// must fit one buffer ([`Self::fit_together`]).
     pub(crate) fn packed(
         &mut self,
         program: &Program,
         names: &[&str],
         form: PackedForm,
+        unit: usize,
     ) -> MatrixId {
         let is_it = |m: &MatrixSpec| m.form == Some(form) && m.names == names;
         if let Some(known) = self.matrices.iter().position(is_it) {
             return MatrixId(known);
         }
         let tiles = tiles_of(program, names).max(1);
-        let tile_bytes = form.tile_bytes().iter().sum::<usize>() as u64;
-        // Sections begin at multiples of 256 bytes.
-        let fit = (self.max_shard.saturating_sub(1024) / tile_bytes).max(1) as usize;
+        let fit = (self.fitting_tiles(&form) / unit).max(1) * unit;
         let shards = (0..tiles).step_by(fit).map(|at| at..(at + fit).min(tiles)).collect();
         let names = names.iter().map(|name| (*name).to_string()).collect();
         self.matrices.push(MatrixSpec { names, form: Some(form), shards });
         MatrixId(self.matrices.len() - 1)
+    }
+
+    /// Tiles of a form that fit one buffer.
+    pub(crate) fn fitting_tiles(&self, form: &PackedForm) -> usize {
+        let tile_bytes = form.tile_bytes().iter().sum::<usize>() as u64;
+        // Sections begin at multiples of 256 bytes.
+        (self.max_shard.saturating_sub(1024) / tile_bytes) as usize
     }
 
     /// Whether packed matrices fit one buffer together.
@@ -232,8 +238,7 @@ impl WeightPlan {
         names: &[&str],
         form: &PackedForm,
     ) -> bool {
-        let tile_bytes = form.tile_bytes().iter().sum::<usize>() as u64;
-        tiles_of(program, names) as u64 * tile_bytes + 1024 <= self.max_shard
+        tiles_of(program, names) <= self.fitting_tiles(form)
     }
 
     /// The weights in a shard of a packed matrix.

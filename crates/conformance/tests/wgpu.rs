@@ -24,7 +24,7 @@ const LONG: WgpuBackend = GPU.with_most_keys(3);
 
 /// Ops whose cases differ in kernels most, of which software takes up to a second to compile one. It
 /// runs those cases that cover all kernels; a GPU runs all.
-const MANY: &[&str] = &["linear"];
+const MANY: &[&str] = &["linear", "experts"];
 /// Ops that read weights of many rows.
 const PRODUCTS: &[&str] = &["linear", "experts", "router", "centroid_head"];
 

@@ -242,12 +242,29 @@ impl<'a> MethodCompiler<'a> {
         names: &[&str],
         form: PackedForm,
     ) -> Vec<(ShardId, Range<usize>, Vec<Span>)> {
-        let id = self.out.weights.packed(self.program, names, form);
-        let shards = self.shards(id).into_iter().enumerate().map(|(shard, tiles)| {
-            let id = ShardId { matrix: id.0, shard };
-            (id, tiles, self.out.weights.spans(self.program, id))
-        });
-        shards.collect()
+        let id = self.out.weights.packed(self.program, names, form, 1);
+        let parts = self.packed_parts(id).into_iter();
+        parts.map(|(id, tiles)| (id, tiles, self.out.weights.spans(self.program, id))).collect()
+    }
+
+    /// A packed matrix whose parts hold whole runs of `unit` tiles, and the tiles of each; `None` if a
+    /// buffer has no room for one.
+    pub(crate) fn packed_runs(
+        &mut self,
+        name: &str,
+        form: PackedForm,
+        unit: usize,
+    ) -> Option<Vec<(ShardId, Range<usize>)>> {
+        if self.out.weights.fitting_tiles(&form) < unit {
+            return None;
+        }
+        let id = self.out.weights.packed(self.program, &[name], form, unit);
+        Some(self.packed_parts(id))
+    }
+
+    fn packed_parts(&self, id: MatrixId) -> Vec<(ShardId, Range<usize>)> {
+        let shards = self.shards(id).into_iter().enumerate();
+        shards.map(|(shard, tiles)| (ShardId { matrix: id.0, shard }, tiles)).collect()
     }
 
     /// The rows of each part of a matrix.

@@ -35,6 +35,20 @@ pub(crate) enum Gated {
     Up,
 }
 
+/// Which matrix of each expert is multiplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Experts {
+    /// The gate and the other factor, of which the product is made.
+    GateUp,
+    /// What makes the output.
+    Down,
+}
+
+/// The uses of experts in their order, in blocks.
+pub(crate) fn experts_group(n_experts: usize, block: usize) -> Shader {
+    Shader::new("experts/group").constant("E", n_experts as u32).constant("BM", block as u32)
+}
+
 impl Variant {
     fn shader(&self, stem: &'static str) -> Shader {
         let shader = Shader::new(stem)
@@ -118,6 +132,31 @@ impl Variant {
     pub(crate) fn tile(&self) -> Shader {
         self.shader("linear/tile")
     }
+
+    /// Experts for few tokens, by workgroups of so many invocations. `more`: adds to what is there.
+    pub(crate) fn experts_few(
+        &self,
+        factor: Experts,
+        invocations: usize,
+        subgroup: usize,
+        more: bool,
+    ) -> Shader {
+        self.shader("experts/few")
+            .constant("GATE", (factor == Experts::GateUp).into())
+            .with("MORE", more)
+            .with("SUBGROUPS", subgroup > 0)
+            .with("RAGGED", !self.form.cols.is_multiple_of(UNIT))
+            .constant("NT", invocations as u32)
+            .constant("SG", subgroup as u32)
+    }
+
+    /// Experts for many tokens, of whose uses `block` are multiplied at once.
+    pub(crate) fn experts_many(&self, factor: Experts, n_experts: usize, block: usize) -> Shader {
+        self.shader("experts/many")
+            .constant("GATE", (factor == Experts::GateUp).into())
+            .constant("E", n_experts as u32)
+            .constant("BM", block as u32)
+    }
 }
 
 /// Activations as bytes.
@@ -135,7 +174,9 @@ pub(crate) mod tests {
     use lapidary_backend::Precision;
     use lapidary_program::{DType, QuantLayout, ScaleFormat, WeightDecl};
 
-    use super::{Activations, Gated, Variant, rows_to_bytes, rows_to_halves};
+    use super::{
+        Activations, Experts, Gated, Variant, experts_group, rows_to_bytes, rows_to_halves,
+    };
     use crate::linear::{MatvecTile, PackedForm, Tuning};
     use crate::shader::Shader;
 
@@ -157,8 +198,16 @@ pub(crate) mod tests {
 
     /// Kernels that every GPU may be given.
     pub(crate) fn variants() -> Vec<Shader> {
-        let mut all = vec![rows_to_bytes()];
+        let mut all = vec![rows_to_bytes(), experts_group(128, 16)];
         for form in forms() {
+            let variant = Variant { form, outs: 1, bias: false };
+            for (factor, block, subgroup) in
+                [(Experts::GateUp, 16, 0), (Experts::Down, 16, 32), (Experts::GateUp, 64, 32)]
+            {
+                let more = factor == Experts::Down;
+                all.push(variant.experts_few(factor, 256, subgroup, more));
+                all.push(variant.experts_many(factor, 128, block));
+            }
             for (outs, bias) in [(1, true), (1, false), (3, false)] {
                 let variant = Variant { form, outs, bias };
                 all.push(variant.tile());

@@ -107,6 +107,13 @@ impl Tuning<'_> {
         MatvecTile { parts, invocations: slots * 8, tiles: 2, unroll }
     }
 
+    /// Invocations of a workgroup that makes a tile of an expert, from rows of so many units.
+    pub(crate) fn experts_few(&self, units: usize) -> usize {
+        let most = (self.abilities.max_invocations as usize).min(256) / TILE_ROWS;
+        units.next_multiple_of(self.step()).clamp(self.step(), most / self.step() * self.step())
+            * TILE_ROWS
+    }
+
     /// [`whole_rounds`] of whole subgroups.
     fn whole_rounds(&self, units: usize, slots: usize, unroll: usize) -> (usize, usize) {
         whole_rounds(units, slots, unroll, self.step())

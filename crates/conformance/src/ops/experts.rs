@@ -9,7 +9,16 @@ use crate::tolerance::SUMS;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    let shapes = [(1, 1, 3, 5, 1), (3, 5, 33, 7, 2), (33, 7, 64, 32, 4), (2, 16, 96, 64, 8)];
+    // Few and many tokens for each expert, rows that fill no tile, widths that fill no unit.
+    let shapes = [
+        (1, 1, 3, 5, 1),
+        (3, 5, 33, 7, 2),
+        (33, 7, 64, 32, 4),
+        (2, 16, 96, 64, 8),
+        (19, 5, 40, 24, 2),
+        (70, 3, 72, 40, 2),
+        (140, 2, 64, 96, 1),
+    ];
     for (t, n_experts, c, inner, top_k) in shapes {
         let mut encodings = vec![
             Encoding::Dense(DType::F32),
@@ -19,6 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
         if c % 32 == 0 && inner % 32 == 0 {
             encodings.push(Encoding::Quant(QuantLayout::symmetric(4, 32, DType::F16)));
             encodings.push(Encoding::Quant(QuantLayout::affine(8, 32, DType::Bf16)));
+            encodings.push(Encoding::Quant(QuantLayout::affine(4, 16, DType::F32)));
         }
         for encoding in encodings {
             cases.push(case(t, n_experts, (c, inner), top_k, encoding));
