@@ -87,6 +87,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     ("lapidary-hub", &[]),
     ("lapidary-ffi", &["lapidary"]),
+    ("lapidary-python", &["lapidary"]),
     ("lapidary-server", &["lapidary", "lapidary-web"]),
     ("lapidary-web", &[]),
     ("lapidary-cli", &["lapidary", "lapidary-heldout", "lapidary-measure", "lapidary-server"]),

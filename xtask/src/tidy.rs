@@ -96,6 +96,7 @@ fn all_sources(root: &Path) -> Result<Vec<PathBuf>> {
     files.extend(sources(&root.join("fuzz"))?);
     files.extend(sources(&root.join("pebble"))?);
     files.push(root.join("web").join("page.rs"));
+    files.extend(sources(&root.join("bindings").join("python").join("src"))?);
     Ok(files)
 }
 
