@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::{cargo, python, run};
+use crate::{cargo, python, run, wheel};
 
 /// The glibc that the command needs: that of Debian 10, RHEL 8 and Ubuntu 18.10.
 const GLIBC: (u32, u32) = (2, 28);
@@ -50,6 +50,7 @@ pub fn make(root: &Path) -> Result<()> {
     check_needs(&command)?;
     let name = format!("lapidary-{version}-{}-linux", std::env::consts::ARCH);
     archive(root, &out, &name, &command)?;
+    wheel::release(root, &target, GLIBC, &out)?;
     packages(root, &out)?;
     let bill = bill(root, &version, &target)?;
     let mut text = serde_json::to_string_pretty(&bill)?;

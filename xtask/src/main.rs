@@ -21,6 +21,7 @@ mod swift;
 mod systems;
 mod tidy;
 mod web;
+mod wheel;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -43,9 +44,12 @@ cargo xtask COMMAND
   web --test    the check, types, and tests of the page, also in Chromium
   web --test --served  the page as `lapidary serve` serves it, with pebble
   dist          what a release is made of, in target/dist: the command for Linux with glibc 2.28 or
-                newer, checksums, and a list of what is inside
+                newer, the wheel for Python, checksums, and a list of what is inside
   hub           names and downloads, with huggingface_hub as the judge of the cache
   bindings --kotlin    the Kotlin package's tests, on the JVM
+  bindings --python    the Python package's tests, with its wheel installed in every Python that is found;
+                       with the path of a wheel, that one
+  bindings --ray       lapidary.ray on a Ray cluster of two workers
   bindings --all       the same, and the Swift package's tests, where need be in a Debian of their own
   bindings --generate  writes what UniFFI generates below bindings/ anew
   clients       clients as people use them, in Python and Node, against `lapidary serve`
@@ -79,6 +83,9 @@ fn main() -> ExitCode {
         ["load"] => clients::load(&root(), real_model::fetched(&root()).as_deref()),
         ["dist"] => dist::make(&root()),
         ["bindings", "--kotlin"] => bindings::test_kotlin(&root(), program::Build::Dev),
+        ["bindings", "--python"] => wheel::test(&root(), program::Build::Dev, wheel::Pythons::All),
+        ["bindings", "--python", wheel] => wheel::test_given(&root(), wheel),
+        ["bindings", "--ray"] => wheel::test_ray(&root(), program::Build::Dev),
         ["bindings", "--all"] => {
             bindings::test_kotlin(&root(), program::Build::Dev).and_then(|()| swift::test(&root()))
         }

@@ -36,17 +36,25 @@ pub fn build(root: &Path, build: Build) -> Result<PathBuf> {
 
 /// Builds the shared library that other languages load, and asks cargo where it lies.
 pub fn library(root: &Path, build: Build) -> Result<PathBuf> {
-    let is_library = |message: &Value| {
-        message["target"]["name"] == "lapidary_ffi" && message["profile"]["test"] == false
-    };
+    shared(root, build, "lapidary-ffi", "lapidary_ffi")
+}
+
+/// Builds the shared library that Python loads, and asks cargo where it lies.
+pub fn python_library(root: &Path, build: Build) -> Result<PathBuf> {
+    shared(root, build, "lapidary-python", "lapidary_native")
+}
+
+fn shared(root: &Path, build: Build, package: &str, name: &str) -> Result<PathBuf> {
+    let is_library =
+        |message: &Value| message["target"]["name"] == name && message["profile"]["test"] == false;
     // Tests run on the CPU, so that alone it is built without the other backends.
-    let messages = built(root, build, "lapidary-ffi", &["--no-default-features"])?;
+    let messages = built(root, build, package, &["--no-default-features"])?;
     let files = messages.iter().filter(|message| is_library(message));
     files
         .flat_map(|message| message["filenames"].as_array().into_iter().flatten())
         .filter_map(|file| file.as_str().map(PathBuf::from))
         .find(|file| file.extension().is_some_and(|e| e == std::env::consts::DLL_EXTENSION))
-        .context("cargo built no shared library `lapidary_ffi`")
+        .with_context(|| format!("cargo built no shared library `{name}`"))
 }
 
 /// Builds a package, and tells what cargo says of what it built.

@@ -17,6 +17,11 @@ pub fn python3(root: &Path) -> Command {
 /// The Python of a virtual environment below `target` that holds what a file of requirements names,
 /// made on first use.
 pub fn venv(root: &Path, name: &str, requirements: &Path) -> Result<PathBuf> {
+    venv_of(root, python3(root), name, requirements)
+}
+
+/// The same of another Python than the machine's.
+pub fn venv_of(root: &Path, mut of: Command, name: &str, requirements: &Path) -> Result<PathBuf> {
     let wanted = std::fs::read_to_string(requirements)
         .with_context(|| requirements.display().to_string())?;
     let venv = root.join("target").join(name);
@@ -29,7 +34,7 @@ pub fn venv(root: &Path, name: &str, requirements: &Path) -> Result<PathBuf> {
         return Ok(python);
     }
     eprintln!("xtask: installing Python packages into {} (once)", venv.display());
-    run(python3(root).args(["-m", "venv", "--clear"]).arg(&venv))
+    run(of.args(["-m", "venv", "--clear"]).arg(&venv))
         .context("no virtual environment (on Debian it needs the package python3-venv)")?;
     run(pip(&python).arg("install").arg("-r").arg(requirements))
         .with_context(|| format!("{} can't be installed from PyPI", requirements.display()))?;

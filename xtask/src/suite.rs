@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use crate::program::Build;
 use crate::{
     aarch64, cargo, clients, cuda, deny, faults, gpu, hub, mlx, real_model, rooms, run, systems,
-    tidy, web,
+    tidy, web, wheel,
 };
 
 /// Everything.
@@ -35,6 +35,7 @@ pub fn full(root: &Path) -> Result<()> {
     steps.step("tests: run", || tests(root, &fetched))?;
     steps.step("web page, served", || web::test_served(root, Build::WithTests))?;
     steps.step("clients", || clients::test(root, fetched.weights.as_deref(), Build::WithTests))?;
+    steps.step("Python", || wheel::test(root, Build::WithTests, wheel::Pythons::Own))?;
     steps.step("CUDA kernels", || cuda::check(root))?;
     steps.step("other systems", || systems::check(root))?;
     steps.step("aarch64", || aarch64::test(root))?;
@@ -93,6 +94,7 @@ fn prepare(root: &Path) -> Fetched {
     }
     // What fails here fails again in its own step, which says so.
     _ = clients::prepare(root);
+    _ = wheel::prepare(root);
     aarch64::prepare();
     systems::prepare();
     let judge = hub::prepare(root);
