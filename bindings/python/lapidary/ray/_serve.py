@@ -7,7 +7,7 @@ takes no server along or leaves one behind. Chat completions, completions, embed
 models are there; the whole API of ``lapidary serve`` is not.
 """
 
-from __future__ import annotations
+# Annotations are not put off here: FastAPI reads them where their names are not known.
 
 import json
 from collections.abc import AsyncIterator, Mapping
