@@ -99,6 +99,16 @@ class _Engine:
         return {"object": "list", "data": data, "model": self._name, "usage": usage}
 
 
+async def _events(pieces: Any) -> AsyncIterator[str]:
+    """Server-sent events. `ingress` keeps what stands before it. Whoever goes cancels the answer."""
+    try:
+        async for _, piece in pieces:
+            yield f"data: {json.dumps(piece)}\n\n"
+        yield "data: [DONE]\n\n"
+    finally:
+        pieces.cancel()
+
+
 @serve.ingress(_app)
 class _Api:
     """Reads requests and writes answers."""
@@ -146,16 +156,6 @@ class _Api:
         """The one model."""
         model = {"id": self._name, "object": "model", "created": 0, "owned_by": "lapidary"}
         return {"object": "list", "data": [model]}
-
-
-async def _events(pieces: Any) -> AsyncIterator[str]:
-    """Server-sent events. Whoever goes cancels the answer."""
-    try:
-        async for _, piece in pieces:
-            yield f"data: {json.dumps(piece)}\n\n"
-        yield "data: [DONE]\n\n"
-    finally:
-        pieces.cancel()
 
 
 def openai_app(
