@@ -11,9 +11,7 @@ use lapidary_text::{
 use crate::draft::Guesses;
 use crate::error::{Error, Result};
 use crate::pages::Held;
-use crate::request::{
-    CancelToken, Event, Finish, FinishReason, GenerationId, Logprobs, MAX_LOGPROBS, Request,
-};
+use crate::request::{CancelToken, Event, Finish, FinishReason, GenerationId, Logprobs, Request};
 use crate::sampler::{History, SamplingParams};
 use crate::scheduler::{Scores, Sequence, Tower};
 use crate::score::Mean;
