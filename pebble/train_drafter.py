@@ -41,9 +41,9 @@ def start_from(drafter: Drafter, target: Target) -> None:
         drafter.post_projection.weight.copy_(directions.T)
 
 
-def bursts(drafter: Drafter, target: Target, shard: dict, guesses: int, columns: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Loss, and whether the likeliest token is the target's, for each guess: [guesses, kept positions] with nan where
-    there is nothing to guess. Row `p` of a guess stands for the burst that begins at token `p`."""
+def bursts(drafter: Drafter, target: Target, shard: dict, guesses: int, columns: Tensor | None) -> tuple[list, list]:
+    """For each guess of a burst, the losses where there is something to guess, and at every position whether the likeliest
+    token is the target's and whether there is something. Position `p` stands for the burst that begins at token `p`."""
     ids = shard["ids"].long()
     n, length = ids.shape
     around = (drafter.angles(length), drafter.masks(length), drafter.per_query_head(shard["kv"]))
@@ -59,11 +59,9 @@ def bursts(drafter: Drafter, target: Target, shard: dict, guesses: int, columns:
         ours = drafter.head(y[bi, pi])
         choices, z = best[bi, pi + s], logits[bi, pi + s]
         aim = F.softmax(z / TEMPERATURE, -1)
-        if columns is not None:
-            lse = torch.logsumexp(ours[:, columns] / TEMPERATURE, -1)
-        else:
-            lse = torch.logsumexp(ours / TEMPERATURE, -1)
-        loss = lse - (aim * ours.gather(1, choices)).sum(-1) / TEMPERATURE
+        all_of_them = ours if columns is None else ours[:, columns]
+        loss = torch.logsumexp(all_of_them / TEMPERATURE, -1)
+        loss = loss - (aim * ours.gather(1, choices)).sum(-1) / TEMPERATURE
         loss = loss + (aim * aim.clamp(min=1e-9).log()).sum(-1)
         losses.append(loss)
         with torch.no_grad():
@@ -199,7 +197,7 @@ def main() -> None:
             told = time.time()
             if not math.isfinite(loss.item()):
                 raise RuntimeError(f"loss is {loss.item()} at step {steps}")
-            mean = [round(sum(c) / len(c), 4) for c in zip(*losses_seen[-20:], strict=False)]
+            mean = [round(sum(c) / len(c), 4) for c in zip(*losses_seen[-20:])]
             losses_seen = []
             tell(step=steps, minutes=round((time.time() - began) / 60, 2), rate=round(rate(done), 3), losses=mean, bursts=tokens,
                  accepted=round(accepted(rights)[0], 3), shards=len(shards.known))
