@@ -26,6 +26,9 @@ const fn join<const N: usize>(halves: [&[u8]; 2]) -> [u8; N] {
     whole
 }
 
+/// What guesses the next tokens of its answers, quantised by `draft_gguf.py`.
+static DRAFTER: &Aligned<[u8]> = &Aligned(*include_bytes!("../drafter.gguf"));
+
 /// The file.
 pub fn file() -> FileBytes {
     FileBytes::from_static(&FILE.0)
@@ -34,6 +37,11 @@ pub fn file() -> FileBytes {
 /// The model. Nothing of its weights is copied.
 pub fn open() -> Result<Program> {
     lap::from_bytes(file())
+}
+
+/// Its drafter: a GGUF file, as any other drafter may be one.
+pub fn drafter() -> FileBytes {
+    FileBytes::from_static(&DRAFTER.0)
 }
 
 /// The held-out sets: the name of each file, and its bytes.
@@ -63,6 +71,13 @@ mod tests {
         assert!(file.len() <= MAX_BYTES, "{} bytes", file.len());
         assert_eq!(file.as_ptr() as usize % 64, 0);
         lap::check_hashes_in(&file).unwrap();
+    }
+
+    #[test]
+    fn its_drafter_takes_a_mebibyte_at_most() {
+        let file = super::drafter();
+        assert!(file.len() <= 1 << 20, "{} bytes", file.len());
+        assert_eq!(lap::sniff(&file), lap::Kind::Gguf);
     }
 
     #[test]

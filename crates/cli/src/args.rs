@@ -340,8 +340,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", env = "LAPIDARY_CTX")]
     pub ctx: Option<u32>,
     /// What guesses the next tokens, so that one step may give several; the answer stays the same:
-    /// `lookup` (in the text so far), `off`, or a drafter (…-assistant), a folder or a GGUF file
-    /// [default: the drafter in the model or next to it]
+    /// `lookup` (in the text so far), `off`, or a drafter (…-assistant), a folder or a GGUF file, or
+    /// `pebble` for the built-in model's [default: the drafter in the model or next to it]
     #[arg(
         long,
         value_name = "MODEL|lookup|off",
@@ -398,8 +398,8 @@ pub struct ChatArgs {
     #[arg(long, value_name = "N", env = "LAPIDARY_CTX")]
     pub ctx: Option<u32>,
     /// What guesses the next tokens, so that one step may give several; the answer stays the same:
-    /// `lookup` (in the text so far), `off`, or a drafter (…-assistant), a folder or a GGUF file
-    /// [default: the drafter in the model or next to it]
+    /// `lookup` (in the text so far), `off`, or a drafter (…-assistant), a folder or a GGUF file, or
+    /// `pebble` for the built-in model's [default: the drafter in the model or next to it]
     #[arg(
         long,
         value_name = "MODEL|lookup|off",

@@ -11,14 +11,15 @@ use anyhow::Result;
 use lapidary::program::FileBytes;
 use lapidary::runner::Drafting;
 use lapidary::{
-    Draft, Modality, Model, Program, Runner, SoftInput, Towers, arbitrary_audio, arbitrary_image,
+    Draft, Modality, Model, PEBBLE, Program, Runner, SoftInput, Towers, arbitrary_audio,
+    arbitrary_image,
 };
 use lapidary_measure::{BenchTest, bench_drafted, bench_medium, bench_once, peak_memory_bytes};
 use serde_json::Value;
 
 use self::row::Subject;
-use crate::args::ModelArgs;
 use crate::args::bench::BenchArgs;
+use crate::args::{DraftArg, ModelArgs};
 use crate::model;
 use crate::tell::tell;
 
@@ -143,7 +144,15 @@ fn subject(args: &BenchArgs) -> Result<Model> {
             Ok(Model::synthetic_drafting(shape, args.quant.as_deref())?)
         }
         Some(shape) => Ok(Model::synthetic(shape, args.quant.as_deref())?),
-        None => model::open(&ModelArgs { model: args.model.clone(), ..ModelArgs::default() }),
+        None => {
+            let is_pebble = args.model.as_deref().is_none_or(|path| path.as_os_str() == PEBBLE);
+            let draft = args.accepted.map(|_| match is_pebble {
+                true => DraftArg::At(PEBBLE.into()),
+                false => DraftArg::Auto,
+            });
+            let model = args.model.clone();
+            model::open(&ModelArgs { model, draft, ..ModelArgs::default() })
+        }
     }
 }
 

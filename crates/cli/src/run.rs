@@ -158,6 +158,7 @@ fn as_json(model: &str, device: &str, reply: &Reply) -> Value {
             "prompt_tokens_per_s": s.prefill_tokens_per_s(),
             "new_tokens": s.new_tokens,
             "tokens_per_s": s.decode_tokens_per_s(),
+            "draft_calls": s.draft_calls,
             "drafted_tokens": s.drafted_tokens,
             "accepted_tokens": s.accepted_tokens,
             // A string: most readers of JSON have no whole numbers of 64 bits.

@@ -9,7 +9,7 @@ use lapidary_program::{
     ValueId, ValueType, WeightDecl, input, method, output,
 };
 
-use crate::config::{DraftConfig, EmbedScale, LayerConfig, TextConfig};
+use crate::config::{DraftConfig, EmbedScale, LayerConfig, LayerKind, TextConfig};
 use crate::error::{Error, Result};
 use crate::names::{DRAFT_PREFIX, EMBED_TOKENS, EMBED_TOKENS_PER_LAYER, LM_HEAD, layer};
 use crate::towers::{Towers, audio, max_frames, max_patches, vision};
@@ -44,7 +44,8 @@ pub fn build(
     let soft_id = (!towers.is_empty()).then(|| metadata.pad_id.unwrap_or(0));
     add(method::FORWARD, max_chunk, forward(text, soft_id, weights, &states)?);
     if let Some(draft) = draft {
-        add(method::DRAFT, max_chunk, draft_step(text, draft, weights, &states)?);
+        let target = DraftTarget::of(text, weights)?;
+        add(method::DRAFT, max_chunk, draft_step(&target, draft, weights, &states)?);
     }
     if let (Some(tower), Some(image)) = (&towers.vision, &metadata.media.image) {
         add(method::VISION, max_patches(image), vision(tower, weights)?);
@@ -60,8 +61,7 @@ pub fn build(
 /// A drafter looks further back than its target. All sliding caches are then as wide as it needs,
 /// not only those that it reads: caches of one window share their pages.
 fn states(text: &TextConfig, draft: Option<&DraftConfig>) -> Result<Vec<StateDecl>> {
-    let draft_layers = draft.into_iter().flat_map(|d| &d.text.layers);
-    let widest = draft_layers.filter_map(|l| l.window).max().map_or(0, draft_window);
+    let widest = draft.map_or(0, widest_window);
     let owners = text.layers.iter().enumerate().filter(|(i, l)| l.owns_kv(*i));
     let states = owners.map(|(i, l)| StateDecl {
         name: cache(i),
@@ -74,6 +74,11 @@ fn states(text: &TextConfig, draft: Option<&DraftConfig>) -> Result<Vec<StateDec
 
 fn cache(layer_idx: usize) -> String {
     format!("kv.{layer_idx}")
+}
+
+/// Keys that the sliding layers of a drafter see at most.
+pub(crate) fn widest_window(draft: &DraftConfig) -> u32 {
+    draft.text.layers.iter().filter_map(|l| l.window).max().map_or(0, draft_window)
 }
 
 /// A drafter's query stands at the position after the newest key and sees the last `window + 1`
@@ -128,15 +133,42 @@ fn forward(
     Ok(b.g.finish())
 }
 
+/// What a drafter's graph takes of its target.
+pub(crate) struct DraftTarget {
+    /// Channels of the residual stream.
+    pub hidden_size: u32,
+    /// Rows of the vocabulary.
+    pub vocab_size: u32,
+    /// How a token becomes a row.
+    pub embed: Op,
+    /// The cache that sliding layers read.
+    pub sliding: Option<String>,
+    /// The cache that full layers read.
+    pub full: Option<String>,
+}
+
+impl DraftTarget {
+    fn of(target: &TextConfig, weights: &BTreeMap<String, WeightDecl>) -> Result<Self> {
+        let scale = embed_scale(target, weights, EMBED_TOKENS, target.hidden_size)?;
+        Ok(DraftTarget {
+            hidden_size: target.hidden_size,
+            vocab_size: target.vocab_size,
+            embed: Op::embed(EMBED_TOKENS, scale),
+            sliding: target.last_owner(LayerKind::Sliding).map(cache),
+            full: target.last_owner(LayerKind::Full).map(cache),
+        })
+    }
+}
+
 /// One step of the drafter: the target's embedding of the last token beside the target's (or the
 /// previous step's) hidden row, through layers that own no keys.
-fn draft_step(
-    target: &TextConfig,
+pub(crate) fn draft_step(
+    target: &DraftTarget,
     d: &DraftConfig,
     weights: &BTreeMap<String, WeightDecl>,
     states: &[StateDecl],
 ) -> Result<Graph> {
-    if !d.fits(target) {
+    if (d.backbone_hidden_size, d.text.vocab_size) != (target.hidden_size, target.vocab_size) {
         return Err(Error::config(format!(
             "the drafter is made for a target of hidden size {} and vocabulary {}, not {} and {}",
             d.backbone_hidden_size, d.text.vocab_size, target.hidden_size, target.vocab_size
@@ -148,21 +180,19 @@ fn draft_step(
     let previous = g.input(input::HIDDEN, ValueType::rows(Sym::Tokens, wide));
 
     let mut b = Blocks { g, c: &d.text, weights, prefix: DRAFT_PREFIX.to_string() };
-    let scale = embed_scale(target, weights, EMBED_TOKENS, target.hidden_size)?;
-    let embed = Op::embed(EMBED_TOKENS, scale);
-    let embedded = b.node("target.embed_tokens", embed, &[tokens])?;
+    let embedded = b.node("target.embed_tokens", target.embed.clone(), &[tokens])?;
     let both = b.node("draft.input", Op::Concat, &[embedded, previous])?;
     let mut x = b.linear("pre_projection", both)?;
     for (i, l) in d.text.layers.iter().enumerate() {
-        let owner = target.last_owner(l.kind).ok_or_else(|| {
+        let owner = match l.kind {
+            LayerKind::Sliding => &target.sliding,
+            LayerKind::Full => &target.full,
+        };
+        let state = owner.clone().ok_or_else(|| {
             Error::config(format!("drafter layer {i} is {:?}, the target has none", l.kind))
         })?;
-        let source = KvUse {
-            owned: false,
-            owns_keys: false,
-            state: cache(owner),
-            window: l.window.map(draft_window),
-        };
+        let window = l.window.map(draft_window);
+        let source = KvUse { owned: false, owns_keys: false, state, window };
         x = b.layer(i, l, x, &source, None)?;
     }
     let y = b.norm("model.norm", "model.norm", x, d.text.hidden_size)?;

@@ -8,6 +8,7 @@ use lapidary_program::lap::{self, Kind};
 use lapidary_program::{Blob, Description, FileBytes, Metadata, Program, WeightDecl, WeightStore};
 
 use crate::answer::add_answer_format;
+use crate::attach::attach_at;
 use crate::build::build;
 use crate::config::{DraftConfig, TextConfig};
 use crate::error::{Error, Result};
@@ -98,16 +99,13 @@ pub fn open_noticing(path: &Path, options: &OpenOptions) -> Result<Opened> {
                 notices = mmproj::attach(&mut imported, path, options)?;
                 imported
             }
-            _ if options.draft.is_some() => {
-                let what = "a drafter is added when a checkpoint is imported; give the checkpoint's \
-                            folder or GGUF file instead of a .lap"
-                    .to_string();
-                return Err(Error::NotAModel { path: path.to_path_buf(), what });
-            }
             _ => {
                 refuse_mmproj(path, options, "a .lap file holds its towers itself")?;
                 let mut program = lap::from_bytes(bytes)?;
                 add_answer_format(&mut program)?;
+                if let Some(draft) = &options.draft {
+                    program = attach_at(&program, draft, options.mmap)?;
+                }
                 return Ok(Opened { program, notices });
             }
         }
@@ -168,7 +166,7 @@ fn drafter_path(path: &Path) -> Option<PathBuf> {
     found.next().filter(|_| found.next().is_none())
 }
 
-fn read_draft(path: &Path, mmap: bool) -> Result<ImportedDraft> {
+pub(crate) fn read_draft(path: &Path, mmap: bool) -> Result<ImportedDraft> {
     if path.is_dir() {
         return hf::read_draft(path, mmap);
     }

@@ -29,6 +29,7 @@ mod released;
 pub mod towers;
 
 untrusted!(pub mod config_fields);
+untrusted!(mod attach);
 untrusted!(mod generation);
 untrusted!(pub mod gguf);
 untrusted!(pub mod hf);
@@ -48,6 +49,7 @@ untrusted!(mod torchao);
 untrusted!(mod turned);
 
 pub use answer::{add_answer_format, answer_format};
+pub use attach::{attach_at, attach_gguf};
 pub use build::{Built, build};
 pub use config::{
     CentroidConfig, DraftConfig, EmbedScale, LayerConfig, LayerKind, MoeConfig, PerLayerInput,

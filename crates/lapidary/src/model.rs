@@ -84,7 +84,8 @@ impl Open {
         self
     }
 
-    /// Adds the model's drafter: a folder, a GGUF file, or the name of one that was downloaded.
+    /// Adds the model's drafter: a folder, a GGUF file, or the name of one that was downloaded;
+    /// `pebble` for that of the built-in model, which is built in, too.
     pub fn draft(mut self, path: impl Into<PathBuf>) -> Self {
         self.draft = Some(path.into());
         self
@@ -138,15 +139,8 @@ impl Open {
     }
 
     fn open_at(&self, path: &Path) -> Result<Model> {
-        let mut model = if path.as_os_str() == PEBBLE {
-            if self.draft.is_some() || self.mmproj.is_some() {
-                let what = format!("{PEBBLE} takes neither a drafter nor an mmproj file");
-                return Err(Error::argument(what));
-            }
-            Model::pebble()?
-        } else {
-            self.open_path(path)?
-        };
+        let mut model =
+            if path.as_os_str() == PEBBLE { self.open_pebble()? } else { self.open_path(path)? };
         if let Some(recipe) = &self.quant {
             if self.requantise {
                 model = model.dequantised()?;
@@ -154,6 +148,23 @@ impl Open {
             model = model.quantised(recipe)?;
         }
         Ok(model)
+    }
+
+    fn open_pebble(&self) -> Result<Model> {
+        if self.mmproj.is_some() {
+            return Err(Error::argument(format!("{PEBBLE} takes no mmproj file")));
+        }
+        let plain = Model::pebble()?;
+        let program = match &self.draft {
+            None => return Ok(plain),
+            Some(draft) if draft.as_os_str() == PEBBLE => {
+                let file = lapidary_pebble::drafter();
+                lapidary_gemma::attach_gguf(plain.program(), "pebble's drafter", file)
+            }
+            Some(path) => lapidary_gemma::attach_at(plain.program(), path, !self.no_mmap),
+        };
+        let program = program.map_err(|e| naming(&Source::Pebble, e.into()))?;
+        Ok(Model::made(program, Source::Pebble, vec![]))
     }
 
     fn open_path(&self, path: &Path) -> Result<Model> {

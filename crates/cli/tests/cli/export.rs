@@ -124,10 +124,17 @@ fn a_wrong_drafter_is_refused() {
     // A drafter alone is no model.
     run(lapidary("inspect").arg(tiny("gemma4_assistant"))).refused(3, &["--draft"]);
     assert!(names(dir.path()).is_empty());
-    // A file that is written already can't take one.
+    // A file that is written already takes one, but no second.
     let lap = export(&target, &out);
+    let drafter = tiny("gemma4_assistant");
     let mut command = lapidary("inspect");
-    run(command.arg(&lap).arg("--draft").arg(tiny("gemma4_assistant"))).refused(3, &["drafter"]);
+    let seen = run(command.arg(&lap).arg("--draft").arg(&drafter).arg("--json")).done().json();
+    assert!(seen["methods"]["draft"]["n_ops"].as_u64() > Some(10));
+    let both = dir.path().join("both.lap");
+    let mut command = lapidary("export");
+    run(command.arg(&target).arg("--draft").arg(&drafter).arg("-o").arg(&both)).done();
+    let mut command = lapidary("inspect");
+    run(command.arg(&both).arg("--draft").arg(&drafter)).refused(3, &["already"]);
 }
 
 #[test]

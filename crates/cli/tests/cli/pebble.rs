@@ -43,7 +43,21 @@ fn what_could_be_a_model_is_never_taken_for_a_prompt() {
     assert!(!ran.text().trim().is_empty());
     run(lapidary("run").args(["a b", "c", "-p", "d"])).refused(2, &["--prompt"]);
     run(&mut lapidary("run")).refused(2, &["give a prompt"]);
-    run(lapidary("run").args(["pebble", "hi", "--draft", "x"])).refused(2, &["drafter"]);
+    run(lapidary("run").args(["pebble", "hi", "--draft", "x"])).refused(5, &["x"]);
+}
+
+#[test]
+fn its_drafter_guesses_and_changes_no_word() {
+    let story = |draft: &str| {
+        let mut command = lapidary("run");
+        command.args(["pebble", "Tell me a story about a brave fox.", "-t", "0", "--json"]);
+        run(command.args(["--draft", draft])).done().json()
+    };
+    let (plain, drafted) = (story("off"), story("pebble"));
+    assert_eq!(drafted["text"], plain["text"]);
+    assert_eq!(plain["stats"]["draft_calls"], 0);
+    let number = |name: &str| drafted["stats"][name].as_u64().expect("a number");
+    assert!(number("accepted_tokens") > 2 * number("draft_calls"), "{drafted}");
 }
 
 #[test]
