@@ -1,4 +1,4 @@
-//! The packages for other languages, below `bindings/`: their generated sources, and their tests.
+//! The package for Kotlin, and what the tests of all packages below `bindings/` share.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::program::{self, Build};
 use crate::web::Web;
-use crate::{cargo, packages, run};
+use crate::{bindgen, packages, run};
 
 /// Debian's packages: Java, what calls C from it, and a runner of tests.
 const JAVA: [(&str, &str); 4] = [
@@ -30,34 +30,6 @@ const COMPILER_JARS: [&str; 4] = [
 const COMPILER: &str = "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler";
 /// What the first example of a page ends with, when it is run.
 pub const EXAMPLE_WORDS: &str = "fox";
-
-/// Writes the generated sources anew, of the library as it is.
-pub fn generate(root: &Path) -> Result<()> {
-    let library = program::library(root, Build::Dev)?;
-    let folder = root.join("target").join("bindgen");
-    let write = |language: &str, out: &Path| {
-        // A crate outside the workspace, with a lock file of its own.
-        let mut command = cargo(root);
-        command.args(["run", "--quiet", "--manifest-path", "bindings/bindgen/Cargo.toml"]);
-        command.arg("--target-dir").arg(&folder);
-        command.args(["--", "generate", "--no-format", "--language", language, "--out-dir"]);
-        run(command.arg(out).arg(&library))
-    };
-    write("kotlin", &root.join("bindings/kotlin/src/main/generated"))?;
-    let swift = root.join("bindings/swift");
-    let made = folder.join("swift");
-    write("swift", &made)?;
-    // A package has its C header in a target of its own.
-    for (file, place) in [
-        ("Lapidary.swift", "Sources/Lapidary/Generated/Lapidary.swift"),
-        ("LapidaryFFI.h", "Sources/LapidaryFFI/LapidaryFFI.h"),
-    ] {
-        let place = swift.join(place);
-        std::fs::create_dir_all(place.parent().unwrap_or(&swift))?;
-        std::fs::copy(made.join(file), &place).with_context(|| place.display().to_string())?;
-    }
-    Ok(())
-}
 
 /// What Kotlin needs here.
 pub struct Kotlin {
@@ -88,6 +60,7 @@ pub fn test_kotlin(root: &Path, build: Build) -> Result<()> {
         }
     };
     let library = program::library(root, build)?;
+    bindgen::fill_uniffi(root, &library)?;
     let folder = library.parent().context("the library lies in no folder")?;
     let classes = root.join("target").join("kotlin");
     std::fs::create_dir_all(&classes)?;

@@ -1,19 +1,23 @@
 //! `cargo xtask …`: what the project does to itself.
 
 mod aarch64;
+mod bindgen;
 mod bindings;
 mod clients;
 mod cuda;
+mod debian;
 mod deny;
 mod dist;
 mod faults;
 mod fuzz;
 mod gpu;
 mod hub;
+mod jsi;
 mod mlx;
 mod packages;
 mod program;
 mod python;
+mod react_native;
 mod real_model;
 mod rooms;
 mod suite;
@@ -46,8 +50,11 @@ cargo xtask COMMAND
                 newer, checksums, and a list of what is inside
   hub           names and downloads, with huggingface_hub as the judge of the cache
   bindings --kotlin    the Kotlin package's tests, on the JVM
-  bindings --all       the same, and the Swift package's tests, where need be in a Debian of their own
-  bindings --generate  writes what UniFFI generates below bindings/ anew
+  bindings --react-native  the hook and the example, under jest and in Chromium
+  bindings --jsi       the hook over React Native's own JSI and JavaScriptCore, in a Debian of its own
+  bindings --all       all of these, and the Swift package's tests, where need be in that Debian
+  bindings --generate  writes what UniFFI generates for Kotlin and Swift anew
+  bindings --react-native --generate  the same for React Native, by a generator that takes minutes
   clients       clients as people use them, in Python and Node, against `lapidary serve`
   load          many clients at once and ten thousand requests, against an optimised server
   fuzz MINUTES [TARGET…]  each fuzz target for so long, under ASan, and the table in fuzz/README.md
@@ -79,10 +86,14 @@ fn main() -> ExitCode {
         ["load"] => clients::load(&root(), real_model::fetched(&root()).as_deref()),
         ["dist"] => dist::make(&root()),
         ["bindings", "--kotlin"] => bindings::test_kotlin(&root(), program::Build::Dev),
-        ["bindings", "--all"] => {
-            bindings::test_kotlin(&root(), program::Build::Dev).and_then(|()| swift::test(&root()))
-        }
-        ["bindings", "--generate"] => bindings::generate(&root()),
+        ["bindings", "--react-native"] => react_native::test(&root(), program::Build::Dev),
+        ["bindings", "--react-native", "--generate"] => react_native::generate(&root()),
+        ["bindings", "--jsi"] => jsi::test(&root()),
+        ["bindings", "--all"] => bindings::test_kotlin(&root(), program::Build::Dev)
+            .and_then(|()| react_native::test(&root(), program::Build::Dev))
+            .and_then(|()| jsi::test(&root()))
+            .and_then(|()| swift::test(&root())),
+        ["bindings", "--generate"] => bindgen::generate(&root()),
         ["hub"] => hub::test(&root()),
         ["fuzz", "--build"] => fuzz::build(&root()),
         ["fuzz", minutes, names @ ..] => fuzz::campaign(&root(), minutes, names),
