@@ -53,6 +53,7 @@ cargo xtask COMMAND
   bindings --react-native  the hook and the example, under jest and in Chromium
   bindings --jsi       the hook over React Native's own JSI and JavaScriptCore, in a Debian of its own
   bindings --all       all of these, and the Swift package's tests, where need be in that Debian
+  bindings --events    what one event of an answer costs in Kotlin and Node, in microseconds
   bindings --generate  writes what UniFFI generates for Kotlin and Swift anew
   bindings --react-native --generate  the same for React Native, by a generator that takes minutes
   clients       clients as people use them, in Python and Node, against `lapidary serve`
@@ -93,6 +94,9 @@ fn main() -> ExitCode {
             .and_then(|()| react_native::test(&root(), program::Build::Dev))
             .and_then(|()| jsi::test(&root()))
             .and_then(|()| swift::test(&root())),
+        ["bindings", "--events"] => {
+            bindings::time_kotlin(&root()).and_then(|()| react_native::time_events(&root()))
+        }
         ["bindings", "--generate"] => bindgen::generate(&root()),
         ["hub"] => hub::test(&root()),
         ["fuzz", "--build"] => fuzz::build(&root()),

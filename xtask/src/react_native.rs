@@ -51,6 +51,15 @@ pub fn prepare(root: &Path) -> Result<Web> {
     Web::open_at(root, bindgen::react_native_folder(root))
 }
 
+/// What an event costs on its way from the library, in Node.
+pub fn time_events(root: &Path) -> Result<()> {
+    let package = prepare(root)?;
+    let library = program::library(root, Build::Release)?;
+    bindgen::fill_react_native(root, &library)?;
+    let mut events = package.command();
+    run(events.arg("scripts/events.mjs").env(LIBRARY_ENV, &library))
+}
+
 /// Writes anew what is generated: the sources, and the native modules.
 pub fn generate(root: &Path) -> Result<()> {
     bindgen::react_native(root, &program::library(root, Build::Dev)?)?;

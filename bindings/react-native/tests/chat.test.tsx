@@ -85,6 +85,15 @@ describe('an answer', () => {
     await mounted.unmount();
   });
 
+  it('is the same when eight are given at once', async () => {
+    const alone = await chat();
+    const expected = await send(alone, 'Tell me a story about a fox.');
+    const mounted = await Promise.all(Array.from({ length: 8 }, chat));
+    const asked = mounted.map((one) => send(one, 'Tell me a story about a fox.'));
+    expect(await Promise.all(asked)).toEqual(Array(8).fill(expected));
+    for (const one of [alone, ...mounted]) await one.unmount();
+  });
+
   it('computes of a second question only what is new', async () => {
     const mounted = await chat();
     await send(mounted, 'What is 12 + 7?');
