@@ -56,12 +56,8 @@ pub fn test(root: &Path) -> Result<()> {
     std::fs::copy(root.join(IMAGE), work.join("image.png"))?;
 
     let mut bundle = package.command();
-    bundle.args(["node_modules/esbuild/bin/esbuild", "tests/jsi/scenario.tsx", "--bundle"]);
-    bundle.args(["--format=iife", "--target=es2022", "--jsx=automatic", "--log-level=warning"]);
-    bundle.args(["--main-fields=module,main", "--define:__DEV__=false"]);
-    bundle.arg("--define:process.env.NODE_ENV=\"production\"");
-    bundle.arg(format!("--define:IMAGE=\"{PLACE}/image.png\""));
-    run(bundle.arg(format!("--outfile={}", work.join("scenario.js").display())))?;
+    bundle.arg("scripts/jsi.mjs").arg(work.join("scenario.js"));
+    run(bundle.arg(format!("{PLACE}/image.png")))?;
 
     run(debian::command(&debian, PLACE, &[]).args(["sh", "-c", COMPILE]))?;
     run(debian::command(&debian, PLACE, &[]).args(["./host", "scenario.js"]))

@@ -8,11 +8,13 @@ mod cuda;
 mod debian;
 mod deny;
 mod dist;
+mod dist_bindings;
 mod faults;
 mod fuzz;
 mod gpu;
 mod hub;
 mod jsi;
+mod link;
 mod mlx;
 mod packages;
 mod program;
@@ -47,12 +49,13 @@ cargo xtask COMMAND
   web --test    the check, types, and tests of the page, also in Chromium
   web --test --served  the page as `lapidary serve` serves it, with pebble
   dist          what a release is made of, in target/dist: the command for Linux with glibc 2.28 or
-                newer, checksums, and a list of what is inside
+                newer, packages for other languages, checksums, and a list of what is inside
   hub           names and downloads, with huggingface_hub as the judge of the cache
   bindings --kotlin    the Kotlin package's tests, on the JVM
   bindings --react-native  the hook and the example, under jest and in Chromium
   bindings --jsi       the hook over React Native's own JSI and JavaScriptCore, in a Debian of its own
   bindings --all       all of these, and the Swift package's tests, where need be in that Debian
+  bindings --link      links the library for Android, against a list of what it may ask for there
   bindings --events    what one event of an answer costs in Kotlin and Node, in microseconds
   bindings --generate  writes what UniFFI generates for Kotlin and Swift anew
   bindings --react-native --generate  the same for React Native, by a generator that takes minutes
@@ -94,6 +97,7 @@ fn main() -> ExitCode {
             .and_then(|()| react_native::test(&root(), program::Build::Dev))
             .and_then(|()| jsi::test(&root()))
             .and_then(|()| swift::test(&root())),
+        ["bindings", "--link"] => link::check(&root()),
         ["bindings", "--events"] => {
             bindings::time_kotlin(&root()).and_then(|()| react_native::time_events(&root()))
         }
