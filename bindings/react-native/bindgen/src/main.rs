@@ -6,6 +6,15 @@ use camino::Utf8PathBuf;
 use ubrn_bindgen::ffi_module_player_lib_resolution::LibResolution;
 use ubrn_bindgen::{AbiFlavor, BindingsArgs, OutputArgs, SourceArgs, SwitchArgs};
 
+/// The packages that the sources import, and what stands for them here: those that are published are older
+/// than the generator, which brings its own. Jest knows no `import.meta`, and ours does not ask for it.
+const REPLACED: [(&str, &str); 4] = [
+    ("\"@ubjs/core\"", "\"uniffi-bindgen-react-native\""),
+    ("'@ubjs/core'", "'uniffi-bindgen-react-native'"),
+    ("\"@ubjs/node\"", "\"../runtime\""),
+    ("import.meta.url", "''"),
+];
+
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1).map(Utf8PathBuf::from);
     let library = arguments.next().context("which library?")?;
@@ -18,5 +27,15 @@ fn main() -> Result<()> {
     };
     write(AbiFlavor::Jsi, "src/generated", "cpp/generated")?;
     write(AbiFlavor::Napi, "node/generated", "node/generated")?;
+    for folder in ["src/generated", "node/generated"] {
+        for entry in package.join(folder).read_dir_utf8()? {
+            let path = entry?.into_path();
+            let mut text = std::fs::read_to_string(&path)?;
+            for (published, here) in REPLACED {
+                text = text.replace(published, here);
+            }
+            std::fs::write(&path, text)?;
+        }
+    }
     Ok(())
 }

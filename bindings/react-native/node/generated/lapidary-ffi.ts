@@ -3,7 +3,7 @@
 /* tslint:disable */
 /* eslint-disable */
 // @ts-nocheck
-import lib from "@ubjs/node";
+import lib from "../runtime";
 const { UniffiNativeModule, FfiType, resolveLibPath } = lib;
 
 import {
@@ -13,7 +13,7 @@ import {
   type UniffiGcObject,
   type UniffiRustFutureContinuationCallback as RuntimeUniffiRustFutureContinuationCallback,
   type UniffiResult,
-} from '@ubjs/core';
+} from 'uniffi-bindgen-react-native';
 
 const DEFINITIONS = {
   symbols: {
@@ -1117,7 +1117,7 @@ const getter: () => NativeModuleInterface = () => {
   if (!_nativeModule) {
     const libPath = resolveLibPath({
       crateName: "lapidary_ffi",
-      callerUrl: import.meta.url,
+      callerUrl: '',
     });
     const mod_ = UniffiNativeModule.open(libPath);
     _nativeModule = mod_.register(DEFINITIONS) as unknown as NativeModuleInterface;

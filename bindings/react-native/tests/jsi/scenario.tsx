@@ -12,8 +12,8 @@ import { useLLM, type LLMProps, type LLMType } from '../../src';
 
 const CPU = { backend: 'cpu', context: 1024 } as const;
 
-function check(is: boolean, what: string): asserts is {
-  if (!is) throw new Error(`it is not so: ${what}`);
+function check(ok: boolean, what: string): asserts ok {
+  if (!ok) throw new Error(`it is not so: ${what}`);
 }
 
 const moment = () => new Promise<void>((done) => setTimeout(done, 5));
