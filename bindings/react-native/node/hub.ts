@@ -94,7 +94,8 @@ export function pebbleFolder(root: string): Map<string, File> {
     files.set(name, { bytes, isLarge, etag: hash.update(bytes).digest('hex') });
   };
   for (const name of readdirSync(folder)) add(name, readFileSync(join(folder, name)), false);
-  add('model.safetensors', weights(readFileSync(join(root, 'pebble', 'pebble.lap'))), true);
+  const halves = ['1', '2'].map((n) => readFileSync(join(root, 'pebble', 'halves', n, `pebble.lap.${n}`)));
+  add('model.safetensors', weights(Buffer.concat(halves)), true);
   return files;
 }
 

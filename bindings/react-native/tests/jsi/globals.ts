@@ -36,6 +36,21 @@ class Controller {
   }
 }
 
+/** UTF-8 by way of what an address may hold. */
+class Encoder {
+  encode(text: string): Uint8Array {
+    const units = encodeURIComponent(text).replace(/%(..)/g, (_, hex) => String.fromCharCode(parseInt(hex, 16)));
+    return Uint8Array.from(units, (unit) => unit.charCodeAt(0));
+  }
+
+  encodeInto(text: string, into: Uint8Array) {
+    const bytes = this.encode(text);
+    into.set(bytes);
+    return { read: text.length, written: bytes.length };
+  }
+}
+
+scope.TextEncoder ??= Encoder;
 scope.global = scope;
 scope.console = { log: say, info: say, warn: say, error: say, debug: say };
 scope.AbortController ??= Controller;
