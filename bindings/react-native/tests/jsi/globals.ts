@@ -51,6 +51,7 @@ class Encoder {
 }
 
 scope.TextEncoder ??= Encoder;
+scope.queueMicrotask ??= (work: () => void) => void Promise.resolve().then(work);
 scope.global = scope;
 scope.console = { log: say, info: say, warn: say, error: say, debug: say };
 scope.AbortController ??= Controller;

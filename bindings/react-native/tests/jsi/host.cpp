@@ -90,6 +90,9 @@ protected:
   jsi::ArrayBuffer createArrayBuffer(std::shared_ptr<jsi::MutableBuffer> buffer) override {
     auto size = buffer->size();
     auto data = buffer->data();
+    // A buffer at no address is one that was taken away.
+    static uint8_t nothing;
+    if (data == nullptr) data = &nothing;
     // The script's buffer holds C++'s for as long as it lives.
     auto owner = new std::shared_ptr<jsi::MutableBuffer>(std::move(buffer));
     auto release = [](void *, void *owner) {

@@ -85,7 +85,7 @@ async function scenario(image: string): Promise<void> {
   print('stopped');
 
   const long = await refusal(() => llm.sendMessage('a fox '.repeat(2000)));
-  check(long.code === 'context_length_exceeded', `the code is ${long.code}`);
+  check(long.code === 'context_length_exceeded', `the code is ${long.code}: ${String(long)}`);
   const last = llm;
   root.unmount();
   await moment();
