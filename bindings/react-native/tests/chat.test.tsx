@@ -185,7 +185,7 @@ describe('media', () => {
     expect(web.message).toContain('https:');
     // Pebble hears nothing.
     const heard = await refused({ audioBuffer: new Float32Array(16_000) });
-    expect(heard).toMatchObject({ code: 'unsupported' });
+    expect(heard).toMatchObject({ code: 'invalid_argument' });
     expect(mounted.result.current.error).toBe(heard);
     expect(mounted.result.current.messageHistory).toEqual([]);
     expect(await send(mounted, 'What is 4 + 7?')).toContain('11');

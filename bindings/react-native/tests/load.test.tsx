@@ -31,7 +31,7 @@ describe('loading', () => {
     expect(plans).toEqual([plan!.totalBytes]);
     expect(plan).toMatchObject({ backend: 'cpu', context: 1024, fits: true, shortage: null });
     expect(plan!.totalBytes).toBe(plan!.weightBytes + plan!.kvBytes + plan!.activationBytes);
-    expect(info).toMatchObject({ input: ['text', 'image'], canCallTools: true });
+    expect(info).toMatchObject({ input: ['text', 'image', 'video'], canCallTools: true });
     await mounted.unmount();
   });
 
