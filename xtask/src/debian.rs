@@ -14,7 +14,8 @@ const DEBIAN: &str = "trixie";
 /// The folder that is its root, with packages, each with a file that it brings.
 pub fn with(root: &Path, wanted: &[(&str, &str)]) -> Result<PathBuf> {
     let debian = root.join("target").join(DEBIAN);
-    if !debian.join("usr/bin/chroot").is_file() {
+    // What is half made has a folder of that name.
+    if !debian.join("usr/bin/apt-get").is_file() || debian.join("debootstrap").is_dir() {
         packages::install(&["debootstrap"])?;
         eprintln!("xtask: installing Debian {DEBIAN} into {} (once)", debian.display());
         let mut bootstrap = Command::new("debootstrap");
