@@ -36,6 +36,8 @@ describe('loading', () => {
   });
 
   it('is left when the plan is not accepted', async () => {
+    // Else it would have its share of the engine of the test before.
+    await settled();
     const mounted = await hook({ acceptPlan: async () => false });
     await until(mounted, (state) => state.phase === 'declined');
     expect(mounted.result.current).toMatchObject({ isReady: false, error: null });
