@@ -45,6 +45,11 @@ export function weights(lap: Buffer): Buffer {
     const values = dequantised(data(name), tensor.shape, data(`${plain}:scale`), scale);
     tensors.push([plain, tensor.shape, values]);
   }
+  // A program has the positions of rows and of columns below each other, and a checkpoint beside.
+  for (const tensor of tensors) {
+    const [rows, columns] = tensor[1] as [number, number];
+    if (tensor[0].endsWith('position_embedding_table')) tensor[1] = [2, rows / 2, columns];
+  }
   const out: Record<string, object> = { __metadata__: { format: 'pt' } };
   let end = 0;
   for (const [name, shape, bytes] of tensors) {
