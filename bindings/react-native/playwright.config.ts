@@ -25,8 +25,8 @@ export default defineConfig({
   testMatch: '*.page.ts',
   workers: 1,
   // Long enough for a machine that does other things, too: who is not waiting loses nothing.
-  timeout: 300_000,
-  expect: { timeout: 100_000 },
+  timeout: 900_000,
+  expect: { timeout: 300_000 },
   forbidOnly: true,
   reporter: [['list']],
   outputDir: 'test-results',

@@ -1,4 +1,4 @@
-//! The packages for other languages, below `bindings/`: their generated sources, and their tests.
+//! The package for Kotlin, and what the tests of all packages below `bindings/` share.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::program::{self, Build};
 use crate::web::Web;
-use crate::{cargo, packages, run};
+use crate::{bindgen, packages, run};
 
 /// Debian's packages: Java, what calls C from it, and a runner of tests.
 const JAVA: [(&str, &str); 4] = [
@@ -26,38 +26,12 @@ const COMPILER_JARS: [&str; 4] = [
     "kotlin-test.jar",
     "kotlin-test-junit.jar",
 ];
+/// The package's sources, below the root.
+const KOTLIN_SOURCES: &str = "bindings/kotlin/src";
 /// The class that has the compiler's `main`.
 const COMPILER: &str = "org.jetbrains.kotlin.cli.jvm.K2JVMCompiler";
 /// What the first example of a page ends with, when it is run.
 pub const EXAMPLE_WORDS: &str = "fox";
-
-/// Writes the generated sources anew, of the library as it is.
-pub fn generate(root: &Path) -> Result<()> {
-    let library = program::library(root, Build::Dev)?;
-    let folder = root.join("target").join("bindgen");
-    let write = |language: &str, out: &Path| {
-        // A crate outside the workspace, with a lock file of its own.
-        let mut command = cargo(root);
-        command.args(["run", "--quiet", "--manifest-path", "bindings/bindgen/Cargo.toml"]);
-        command.arg("--target-dir").arg(&folder);
-        command.args(["--", "generate", "--no-format", "--language", language, "--out-dir"]);
-        run(command.arg(out).arg(&library))
-    };
-    write("kotlin", &root.join("bindings/kotlin/src/main/generated"))?;
-    let swift = root.join("bindings/swift");
-    let made = folder.join("swift");
-    write("swift", &made)?;
-    // A package has its C header in a target of its own.
-    for (file, place) in [
-        ("Lapidary.swift", "Sources/Lapidary/Generated/Lapidary.swift"),
-        ("LapidaryFFI.h", "Sources/LapidaryFFI/LapidaryFFI.h"),
-    ] {
-        let place = swift.join(place);
-        std::fs::create_dir_all(place.parent().unwrap_or(&swift))?;
-        std::fs::copy(made.join(file), &place).with_context(|| place.display().to_string())?;
-    }
-    Ok(())
-}
 
 /// What Kotlin needs here.
 pub struct Kotlin {
@@ -88,37 +62,15 @@ pub fn test_kotlin(root: &Path, build: Build) -> Result<()> {
         }
     };
     let library = program::library(root, build)?;
-    let folder = library.parent().context("the library lies in no folder")?;
+    bindgen::fill_uniffi(root, &library)?;
     let classes = root.join("target").join("kotlin");
     std::fs::create_dir_all(&classes)?;
     let example = classes.join("Example.kt");
     let page = root.join("docs/kotlin.md");
     std::fs::write(&example, first_example(&page, "kotlin")?)?;
-    let jar = classes.join("lapidary.jar");
-    let package = root.join("bindings/kotlin/src");
-    let compiler = ["kotlin-compiler.jar", "kotlin-stdlib.jar", "kotlin-script-runtime.jar"];
-    let compiler = [compiler.as_slice(), &["kotlinx-coroutines-core-jvm.jar"]].concat();
-    let compiler: Vec<PathBuf> = compiler.iter().map(|jar| kotlin.jars.join(jar)).collect();
-    let mut compile = Command::new("java");
-    compile.args(["-Xmx1g", "-cp"]).arg(class_path(&compiler)?).arg(COMPILER);
-    compile.arg("-kotlin-home").arg(kotlin.jars.parent().unwrap_or(&kotlin.jars));
-    compile.args(["-no-stdlib", "-no-reflect", "-nowarn"]);
-    let mut used: Vec<PathBuf> = COMPILER_JARS.iter().map(|jar| kotlin.jars.join(jar)).collect();
-    used.extend(JARS.iter().map(PathBuf::from));
-    compile.arg("-cp").arg(class_path(&used)?).arg("-d").arg(&jar).arg(&example);
-    for sources in ["main/generated", "main/kotlin", "test/kotlin"] {
-        compile.arg(package.join(sources));
-    }
-    run(&mut compile)?;
-    used.push(jar);
-    let java = |main: &str| -> Result<Command> {
-        let mut java = Command::new("java");
-        // A small heap, so that what the library holds is most of what there is.
-        java.args(["-Xmx256m", "-cp"]).arg(class_path(&used)?);
-        java.arg(define("jna.library.path", folder)).arg(define("lapidary.root", root));
-        java.arg(main).current_dir(root);
-        Ok(java)
-    };
+    let jar = classes.join("tests.jar");
+    kotlin.compile(root, &[&example, &root.join(KOTLIN_SOURCES).join("test/kotlin")], &jar)?;
+    let java = |main: &str| kotlin.java(root, &library, &jar, main);
     run(java("org.junit.runner.JUnitCore")?.arg("rs.lapidary.LapidaryTest"))?;
     let output = java("ExampleKt")?.output()?;
     let said = String::from_utf8_lossy(&output.stdout);
@@ -127,6 +79,55 @@ pub fn test_kotlin(root: &Path, build: Build) -> Result<()> {
         bail!("the first example of {} says: {said}{wrong}", page.display());
     }
     Ok(())
+}
+
+/// What an event costs on its way from the library, in Kotlin.
+pub fn time_kotlin(root: &Path) -> Result<()> {
+    let kotlin = prepare_kotlin(root)?;
+    let library = program::library(root, Build::Release)?;
+    bindgen::fill_uniffi(root, &library)?;
+    let classes = root.join("target").join("kotlin");
+    std::fs::create_dir_all(&classes)?;
+    let jar = classes.join("events.jar");
+    kotlin.compile(root, &[&root.join(KOTLIN_SOURCES).join("bench/kotlin")], &jar)?;
+    run(&mut kotlin.java(root, &library, &jar, "rs.lapidary.EventsKt")?)
+}
+
+impl Kotlin {
+    /// Compiles the package, with more sources.
+    fn compile(&self, root: &Path, more: &[&Path], jar: &Path) -> Result<()> {
+        let compiler = ["kotlin-compiler.jar", "kotlin-stdlib.jar", "kotlin-script-runtime.jar"];
+        let compiler = [compiler.as_slice(), &["kotlinx-coroutines-core-jvm.jar"]].concat();
+        let compiler: Vec<PathBuf> = compiler.iter().map(|jar| self.jars.join(jar)).collect();
+        let mut compile = Command::new("java");
+        compile.args(["-Xmx1g", "-cp"]).arg(class_path(&compiler)?).arg(COMPILER);
+        compile.arg("-kotlin-home").arg(self.jars.parent().unwrap_or(&self.jars));
+        compile.args(["-no-stdlib", "-no-reflect", "-nowarn"]);
+        compile.arg("-cp").arg(class_path(&self.used())?).arg("-d").arg(jar);
+        for sources in ["main/generated", "main/kotlin"] {
+            compile.arg(root.join(KOTLIN_SOURCES).join(sources));
+        }
+        run(compile.args(more))
+    }
+
+    /// What the package and its tests use.
+    fn used(&self) -> Vec<PathBuf> {
+        let of_compiler = COMPILER_JARS.iter().map(|jar| self.jars.join(jar));
+        of_compiler.chain(JARS.iter().map(PathBuf::from)).collect()
+    }
+
+    /// A class of a jar, run with a library.
+    fn java(&self, root: &Path, library: &Path, jar: &Path, main: &str) -> Result<Command> {
+        let folder = library.parent().context("the library lies in no folder")?;
+        let mut jars = self.used();
+        jars.push(jar.to_path_buf());
+        let mut java = Command::new("java");
+        // A small heap, so that what the library holds is most of what there is.
+        java.args(["-Xmx256m", "-cp"]).arg(class_path(&jars)?);
+        java.arg(define("jna.library.path", folder)).arg(define("lapidary.root", root));
+        java.arg(main).current_dir(root);
+        Ok(java)
+    }
 }
 
 fn define(name: &str, path: &Path) -> OsString {

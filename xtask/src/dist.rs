@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::{cargo, python, run, wheel};
+use crate::{cargo, dist_bindings, python, run, wheel};
 
 /// The glibc that the command needs: that of Debian 10, RHEL 8 and Ubuntu 18.10.
 const GLIBC: (u32, u32) = (2, 28);
@@ -49,9 +49,11 @@ pub fn make(root: &Path) -> Result<()> {
     let command = build_command(root, &target)?;
     check_needs(&command)?;
     let name = format!("lapidary-{version}-{}-linux", std::env::consts::ARCH);
-    archive(root, &out, &name, &command)?;
+    let inside = std::iter::once(command.clone()).chain(BESIDE.map(|file| root.join(file)));
+    archive(root, &out, &name, &inside.collect::<Vec<_>>())?;
     wheel::release(root, &target, GLIBC, &out)?;
     packages(root, &out)?;
+    dist_bindings::make(root, &out, &version, &target)?;
     let bill = bill(root, &version, &target)?;
     let mut text = serde_json::to_string_pretty(&bill)?;
     text.push('\n');
@@ -111,26 +113,31 @@ fn version(root: &Path) -> Result<String> {
 }
 
 fn build_command(root: &Path, target: &str) -> Result<PathBuf> {
+    built(root, target, "lapidary-cli", "lapidary")
+}
+
+/// Builds a package against the old glibc, and gives the file of that name.
+pub fn built(root: &Path, target: &str, package: &str, file: &str) -> Result<PathBuf> {
     let python = zig(root)?;
     let mut build = Command::new("cargo-zigbuild");
-    build.current_dir(root);
+    build.current_dir(root).env("CARGO_TARGET_DIR", root.join("target"));
     with_path(&mut build, &python)?;
     let glibc = format!("{target}.{}.{}", GLIBC.0, GLIBC.1);
-    run(build.args(["zigbuild", "--release", "--locked", "--package", "lapidary-cli"]).args([
+    run(build.args(["zigbuild", "--release", "--locked", "--package", package]).args([
         "--target",
         &glibc,
         "--config",
         "profile.release.strip=\"symbols\"",
     ]))?;
-    let built = root.join("target").join(target).join("release").join("lapidary");
+    let built = root.join("target").join(target).join("release").join(file);
     if !built.is_file() {
         bail!("cargo built no {}", built.display());
     }
     Ok(built)
 }
 
-/// Refuses a command that would not start on the systems that it is for.
-fn check_needs(command: &Path) -> Result<()> {
+/// Refuses a command or a library that would not start on the systems that it is for.
+pub fn check_needs(command: &Path) -> Result<()> {
     let output = Command::new("readelf").args(["--wide", "-d", "-V"]).arg(command).output();
     let output = output.context("readelf (of the package binutils)")?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -181,16 +188,11 @@ impl Needs {
     }
 }
 
-/// Packs the command and what lies beside it. The same commit gives the same bytes.
-fn archive(root: &Path, out: &Path, name: &str, command: &Path) -> Result<()> {
+/// Packs files and folders into one. The same commit gives the same bytes.
+pub fn archive(root: &Path, out: &Path, name: &str, parts: &[PathBuf]) -> Result<()> {
     let folder = out.join(name);
     std::fs::create_dir_all(&folder)?;
-    std::fs::copy(command, folder.join("lapidary"))?;
-    for file in BESIDE {
-        let path = root.join(file);
-        let short = path.file_name().context("a file has a name")?;
-        std::fs::copy(&path, folder.join(short)).with_context(|| path.display().to_string())?;
-    }
+    run(Command::new("cp").arg("-R").args(parts).arg(&folder))?;
     let date = Command::new("git")
         .current_dir(root)
         .args(["log", "-1", "--format=%ct"])

@@ -1,19 +1,25 @@
 //! `cargo xtask …`: what the project does to itself.
 
 mod aarch64;
+mod bindgen;
 mod bindings;
 mod clients;
 mod cuda;
+mod debian;
 mod deny;
 mod dist;
+mod dist_bindings;
 mod faults;
 mod fuzz;
 mod gpu;
 mod hub;
+mod jsi;
+mod link;
 mod mlx;
 mod packages;
 mod program;
 mod python;
+mod react_native;
 mod real_model;
 mod rooms;
 mod suite;
@@ -44,14 +50,19 @@ cargo xtask COMMAND
   web --test    the check, types, and tests of the page, also in Chromium
   web --test --served  the page as `lapidary serve` serves it, with pebble
   dist          what a release is made of, in target/dist: the command for Linux with glibc 2.28 or
-                newer, the wheel for Python, checksums, and a list of what is inside
+                newer, packages for other languages, checksums, and a list of what is inside
   hub           names and downloads, with huggingface_hub as the judge of the cache
   bindings --kotlin    the Kotlin package's tests, on the JVM
   bindings --python    the Python package's tests, with its wheel installed in every Python that is found;
                        with the path of a wheel, that one
   bindings --ray       lapidary.ray on a Ray cluster of two workers
-  bindings --all       the same, and the Swift package's tests, where need be in a Debian of their own
-  bindings --generate  writes what UniFFI generates below bindings/ anew
+  bindings --react-native  the hook and the example, under jest and in Chromium
+  bindings --jsi       the hook over React Native's own JSI and JavaScriptCore, in a Debian of its own
+  bindings --all       all of these but Ray, and the Swift package's tests, where need be in that Debian
+  bindings --link      links the library for Android, against a list of what it may ask for there
+  bindings --events    what one event of an answer costs in Kotlin and Node, in microseconds
+  bindings --generate  writes what UniFFI generates for Kotlin and Swift anew
+  bindings --react-native --generate  the same for React Native, by a generator that takes minutes
   clients       clients as people use them, in Python and Node, against `lapidary serve`
   load          many clients at once and ten thousand requests, against an optimised server
   fuzz MINUTES [TARGET…]  each fuzz target for so long, under ASan, and the table in fuzz/README.md
@@ -86,10 +97,19 @@ fn main() -> ExitCode {
         ["bindings", "--python"] => wheel::test(&root(), program::Build::Dev, wheel::Pythons::All),
         ["bindings", "--python", wheel] => wheel::test_given(&root(), wheel),
         ["bindings", "--ray"] => wheel::test_ray(&root(), program::Build::Dev),
-        ["bindings", "--all"] => {
-            bindings::test_kotlin(&root(), program::Build::Dev).and_then(|()| swift::test(&root()))
+        ["bindings", "--react-native"] => react_native::test(&root(), program::Build::Dev),
+        ["bindings", "--react-native", "--generate"] => react_native::generate(&root()),
+        ["bindings", "--jsi"] => jsi::test(&root()),
+        ["bindings", "--all"] => bindings::test_kotlin(&root(), program::Build::Dev)
+            .and_then(|()| wheel::test(&root(), program::Build::Dev, wheel::Pythons::All))
+            .and_then(|()| react_native::test(&root(), program::Build::Dev))
+            .and_then(|()| jsi::test(&root()))
+            .and_then(|()| swift::test(&root())),
+        ["bindings", "--link"] => link::check(&root()),
+        ["bindings", "--events"] => {
+            bindings::time_kotlin(&root()).and_then(|()| react_native::time_events(&root()))
         }
-        ["bindings", "--generate"] => bindings::generate(&root()),
+        ["bindings", "--generate"] => bindgen::generate(&root()),
         ["hub"] => hub::test(&root()),
         ["fuzz", "--build"] => fuzz::build(&root()),
         ["fuzz", minutes, names @ ..] => fuzz::campaign(&root(), minutes, names),

@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 
 use crate::program::Build;
 use crate::{
-    aarch64, cargo, clients, cuda, deny, faults, gpu, hub, mlx, real_model, rooms, run, systems,
-    tidy, web, wheel,
+    aarch64, bindings, cargo, clients, cuda, deny, faults, gpu, hub, mlx, react_native, real_model,
+    rooms, run, systems, tidy, web, wheel,
 };
 
 /// Everything.
@@ -36,6 +36,8 @@ pub fn full(root: &Path) -> Result<()> {
     steps.step("web page, served", || web::test_served(root, Build::WithTests))?;
     steps.step("clients", || clients::test(root, fetched.weights.as_deref(), Build::WithTests))?;
     steps.step("Python", || wheel::test(root, Build::WithTests, wheel::Pythons::Own))?;
+    steps.step("bindings: Kotlin", || bindings::test_kotlin(root, Build::WithTests))?;
+    steps.step("bindings: React Native", || react_native::test(root, Build::WithTests))?;
     steps.step("CUDA kernels", || cuda::check(root))?;
     steps.step("other systems", || systems::check(root))?;
     steps.step("aarch64", || aarch64::test(root))?;
@@ -95,6 +97,8 @@ fn prepare(root: &Path) -> Fetched {
     // What fails here fails again in its own step, which says so.
     _ = clients::prepare(root);
     _ = wheel::prepare(root);
+    _ = bindings::prepare_kotlin(root);
+    _ = react_native::prepare(root);
     aarch64::prepare();
     systems::prepare();
     let judge = hub::prepare(root);

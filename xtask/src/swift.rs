@@ -8,20 +8,19 @@ use anyhow::{Context, Result, bail};
 
 use crate::bindings::{EXAMPLE_WORDS, first_example};
 use crate::program::{self, Build};
-use crate::{packages, run};
+use crate::{bindgen, debian, run};
 
-/// The first Debian that has Swift.
-const DEBIAN: &str = "trixie";
 /// What is copied beside the package: an image that tests show.
 const IMAGE: &str = "pebble/heldout/images/drawing17.png";
 
 /// Runs both.
 pub fn test(root: &Path) -> Result<()> {
     let library = program::library(root, Build::Dev)?;
+    bindgen::fill_uniffi(root, &library)?;
     let has_swift = Command::new("swift").arg("--version").output();
     let system = match has_swift.is_ok_and(|output| output.status.success()) {
         true => System { root: None },
-        false => System { root: Some(debian(root)?) },
+        false => System { root: Some(debian::with(root, &[("swiftlang", "usr/bin/swift")])?) },
     };
     let work = match &system.root {
         Some(debian) => debian.join("work"),
@@ -75,9 +74,7 @@ impl System {
         let (mut command, work) = match &self.root {
             Some(root) => {
                 let work = Path::new("/work");
-                let mut command = Command::new("chroot");
-                command.arg(root).args(["env", "-i", "HOME=/root", "PATH=/usr/bin:/bin"]);
-                command.args(settings(work).map(|(name, value)| format!("{name}={value}")));
+                let mut command = debian::command(root, "/work", &settings(work));
                 command.arg("swift");
                 (command, work.to_path_buf())
             }
@@ -104,26 +101,4 @@ fn settings(work: &Path) -> [(&'static str, String); 5] {
         ("LAPIDARY_SHARED", "1".into()),
         ("LAPIDARY_EXAMPLE", "1".into()),
     ]
-}
-
-/// A Debian with Swift, made on first use.
-fn debian(root: &Path) -> Result<PathBuf> {
-    let debian = root.join("target").join(DEBIAN);
-    if !debian.join("usr/bin/chroot").is_file() {
-        packages::install(&["debootstrap"])?;
-        eprintln!("xtask: installing Debian {DEBIAN} into {} (once)", debian.display());
-        let mut bootstrap = Command::new("debootstrap");
-        run(bootstrap.args(["--variant=minbase", DEBIAN]).arg(&debian)).context("as root")?;
-    }
-    // Without it, Swift does not find itself.
-    if !debian.join("proc/self").exists() {
-        run(Command::new("mount").args(["-t", "proc", "proc"]).arg(debian.join("proc")))?;
-    }
-    if !debian.join("usr/bin/swift").exists() {
-        let mut install = Command::new("chroot");
-        install.arg(&debian).args(["apt-get", "install", "--quiet", "--yes"]);
-        install.args(["--no-install-recommends", "swiftlang", "ca-certificates"]);
-        run(install.env("DEBIAN_FRONTEND", "noninteractive"))?;
-    }
-    Ok(debian)
 }

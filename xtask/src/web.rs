@@ -97,7 +97,15 @@ impl Web {
             return Ok(());
         }
         eprintln!("xtask: installing packages into {} (once)", self.folder.display());
-        let mut command = match npm_script(&self.node) {
+        let mut command = self.npm();
+        run(command.args(["ci", "--no-audit", "--no-fund", "--loglevel=error"]))?;
+        std::fs::write(installed, lock)?;
+        Ok(())
+    }
+
+    /// npm, in the folder.
+    pub fn npm(&self) -> Command {
+        match npm_script(&self.node) {
             Some(script) => {
                 let mut command = self.command();
                 command.arg(script);
@@ -108,10 +116,7 @@ impl Web {
                 command.current_dir(&self.folder);
                 command
             }
-        };
-        run(command.args(["ci", "--no-audit", "--no-fund", "--loglevel=error"]))?;
-        std::fs::write(installed, lock)?;
-        Ok(())
+        }
     }
 
     fn script(&self, name: &str, arguments: &[&str]) -> Result<()> {

@@ -45,6 +45,11 @@ export function weights(lap: Buffer): Buffer {
     const values = dequantised(data(name), tensor.shape, data(`${plain}:scale`), scale);
     tensors.push([plain, tensor.shape, values]);
   }
+  // A program has the positions of rows and of columns below each other, and a checkpoint beside.
+  for (const tensor of tensors) {
+    const [rows, columns] = tensor[1] as [number, number];
+    if (tensor[0].endsWith('position_embedding_table')) tensor[1] = [2, rows / 2, columns];
+  }
   const out: Record<string, object> = { __metadata__: { format: 'pt' } };
   let end = 0;
   for (const [name, shape, bytes] of tensors) {
@@ -94,7 +99,8 @@ export function pebbleFolder(root: string): Map<string, File> {
     files.set(name, { bytes, isLarge, etag: hash.update(bytes).digest('hex') });
   };
   for (const name of readdirSync(folder)) add(name, readFileSync(join(folder, name)), false);
-  add('model.safetensors', weights(readFileSync(join(root, 'pebble', 'pebble.lap'))), true);
+  const halves = ['1', '2'].map((n) => readFileSync(join(root, 'pebble', 'halves', n, `pebble.lap.${n}`)));
+  add('model.safetensors', weights(Buffer.concat(halves)), true);
   return files;
 }
 

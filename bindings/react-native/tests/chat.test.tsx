@@ -85,6 +85,17 @@ describe('an answer', () => {
     await mounted.unmount();
   });
 
+  it('is the same when eight are given at once', async () => {
+    const mounted: Hook[] = [];
+    // React mounts one after another.
+    for (let one = 0; one < 8; one++) mounted.push(await chat());
+    const [first, ...others] = mounted as [Hook, ...Hook[]];
+    const expected = await send(first, 'Tell me a story about a fox.');
+    const asked = others.map(({ result }) => result.current.sendMessage('Tell me a story about a fox.'));
+    expect(await Promise.all(asked)).toEqual(Array(7).fill(expected));
+    for (const one of mounted) await one.unmount();
+  });
+
   it('computes of a second question only what is new', async () => {
     const mounted = await chat();
     await send(mounted, 'What is 12 + 7?');
@@ -174,7 +185,7 @@ describe('media', () => {
     expect(web.message).toContain('https:');
     // Pebble hears nothing.
     const heard = await refused({ audioBuffer: new Float32Array(16_000) });
-    expect(heard).toMatchObject({ code: 'unsupported' });
+    expect(heard).toMatchObject({ code: 'invalid_argument' });
     expect(mounted.result.current.error).toBe(heard);
     expect(mounted.result.current.messageHistory).toEqual([]);
     expect(await send(mounted, 'What is 4 + 7?')).toContain('11');

@@ -175,7 +175,7 @@ class LapidaryTest {
     }
 
     @Test
-    fun failuresHaveCodes() = withEngine { engine ->
+    fun failuresHaveCodes() = withEngine(patient) { engine ->
         fails(ErrorCode.NOT_FOUND) { Model.open("/nowhere/model.gguf") }
         fails(ErrorCode.INVALID_ARGUMENT) { Model.pebble().plan(LoadOptions(backend = "abacus")) }
         fails(ErrorCode.INVALID_ARGUMENT) {
