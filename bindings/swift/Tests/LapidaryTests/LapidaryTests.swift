@@ -135,14 +135,14 @@ final class LapidaryTests: XCTestCase {
     }
 
     func testFailuresHaveCodes() async throws {
-        let engine = try await engine()
+        let engine = try await engine(patient)
         await fails(.notFound) { _ = try await Model.open(source: "/nowhere/model.gguf") }
         await fails(.invalidArgument) {
             _ = try await Model.pebble().plan(options: LoadOptions(backend: "abacus"))
         }
-        let chat = try engine.conversation(options: greedy(8))
+        let chat = try engine.conversation(options: greedy(48))
         await fails(.contextLengthExceeded) {
-            _ = try await chat.send(text: String(repeating: "fox ", count: 600))
+            _ = try await chat.send(text: String(repeating: "fox ", count: 600)).reply()
         }
         let stream = try await chat.send(text: story)
         await fails(.busy) { _ = try await chat.send(text: story) }

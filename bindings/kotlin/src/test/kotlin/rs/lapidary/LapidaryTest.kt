@@ -58,7 +58,7 @@ class LapidaryTest {
     }
 
     private suspend fun fails(code: ErrorCode, body: suspend () -> Any?) {
-        val e = assertFailsWith<LapidaryException> { body() }
+        val e = assertFailsWith<LapidaryException>("not $code") { body() }
         assertEquals(code, e.code, e.toString())
     }
 
@@ -181,8 +181,10 @@ class LapidaryTest {
         fails(ErrorCode.INVALID_ARGUMENT) {
             engine.conversation(options = AnswerOptions(format = Format.JsonSchema("{")))
         }
-        val chat = engine.conversation(options = greedy(8))
-        fails(ErrorCode.CONTEXT_LENGTH_EXCEEDED) { chat.send("fox ".repeat(600)) }
+        val chat = engine.conversation(options = greedy(48))
+        fails(ErrorCode.CONTEXT_LENGTH_EXCEEDED) {
+            chat.send("fox ".repeat(600)).use { it.reply() }
+        }
         val stream = chat.send(story)
         fails(ErrorCode.BUSY) { chat.send(story) }
         stream.close()
@@ -193,7 +195,7 @@ class LapidaryTest {
 
     private suspend fun Conversation.sendAt(temperature: Float) {
         setOptions(AnswerOptions(temperature = temperature))
-        send(story)
+        send(story).use { it.reply() }
     }
 
     @Test
