@@ -14,7 +14,6 @@ mod fuzz;
 mod gpu;
 mod hub;
 mod jsi;
-mod link;
 mod mlx;
 mod packages;
 mod program;
@@ -59,7 +58,6 @@ cargo xtask COMMAND
   bindings --react-native  the hook and the example, under jest and in Chromium
   bindings --jsi       the hook over React Native's own JSI and JavaScriptCore, in a Debian of its own
   bindings --all       all of these but Ray, and the Swift package's tests, where need be in that Debian
-  bindings --link      links the library for Android, against a list of what it may ask for there
   bindings --events    what one event of an answer costs in Kotlin and Node, in microseconds
   bindings --generate  writes what UniFFI generates for Kotlin and Swift anew
   bindings --react-native --generate  the same for React Native, by a generator that takes minutes
@@ -105,7 +103,6 @@ fn main() -> ExitCode {
             .and_then(|()| react_native::test(&root(), program::Build::Dev))
             .and_then(|()| jsi::test(&root()))
             .and_then(|()| swift::test(&root())),
-        ["bindings", "--link"] => link::check(&root()),
         ["bindings", "--events"] => {
             bindings::time_kotlin(&root()).and_then(|()| react_native::time_events(&root()))
         }
