@@ -54,8 +54,10 @@ fn same(backend: &str, requests: &[Request], step: usize) -> Option<[usize; 2]> 
     let accepted = [Draft::Lookup, Draft::Model].map(|draft| {
         let engine = engine(backend, draft).unwrap();
         let all = together(&engine, requests);
-        let alone =
-            requests.iter().step_by(step).map(|r| together(&engine, &[r.clone()]).remove(0));
+        let alone = requests
+            .iter()
+            .step_by(step)
+            .map(|r| together(&engine, std::slice::from_ref(r)).remove(0));
         let places = (0..requests.len()).chain((0..requests.len()).step_by(step));
         let mut accepted = 0;
         for (at, reply) in places.zip(all.into_iter().chain(alone)) {
