@@ -95,12 +95,16 @@ fn main() -> ExitCode {
         ["bindings", "--python"] => wheel::test(&root(), program::Build::Dev, wheel::Pythons::All),
         ["bindings", "--python", wheel] => wheel::test_given(&root(), wheel),
         ["bindings", "--ray"] => wheel::test_ray(&root(), program::Build::Dev),
-        ["bindings", "--react-native"] => react_native::test(&root(), program::Build::Dev),
+        ["bindings", "--react-native"] => {
+            react_native::test(&root(), program::Build::Dev, react_native::Example::Browser)
+        }
         ["bindings", "--react-native", "--generate"] => react_native::generate(&root()),
         ["bindings", "--jsi"] => jsi::test(&root()),
         ["bindings", "--all"] => bindings::test_kotlin(&root(), program::Build::Dev)
             .and_then(|()| wheel::test(&root(), program::Build::Dev, wheel::Pythons::All))
-            .and_then(|()| react_native::test(&root(), program::Build::Dev))
+            .and_then(|()| {
+                react_native::test(&root(), program::Build::Dev, react_native::Example::Browser)
+            })
             .and_then(|()| jsi::test(&root()))
             .and_then(|()| swift::test(&root())),
         ["bindings", "--events"] => {

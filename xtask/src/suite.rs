@@ -37,7 +37,9 @@ pub fn full(root: &Path) -> Result<()> {
     steps.step("clients", || clients::test(root, fetched.weights.as_deref(), Build::WithTests))?;
     steps.step("Python", || wheel::test(root, Build::WithTests, wheel::Pythons::Own))?;
     steps.step("bindings: Kotlin", || bindings::test_kotlin(root, Build::WithTests))?;
-    steps.step("bindings: React Native", || react_native::test(root, Build::WithTests))?;
+    steps.step("bindings: React Native", || {
+        react_native::test(root, Build::WithTests, react_native::Example::Jest)
+    })?;
     steps.step("CUDA kernels", || cuda::check(root))?;
     steps.step("other systems", || systems::check(root))?;
     steps.step("aarch64", || aarch64::test(root))?;
