@@ -122,15 +122,15 @@ fn the_same_seed_gives_the_same_tokens_on_every_backend() {
 const DRAFTED: [(&str, &str); 2] =
     [("gemma4_text_dense", "gemma4_assistant"), ("gemma4_text_e", "gemma4_assistant_e")];
 
-/// Says what it was told follows, but for every fifth token.
+/// Says what it was told follows, but for every so-manieth token.
 #[derive(Debug)]
-struct Knowing(Vec<Vec<u32>>);
+struct Knowing(Vec<Vec<u32>>, usize);
 
 impl Drafter for Knowing {
     fn guess(&self, tokens: &[u32], n: usize, into: &mut Vec<u32>) {
         let known = self.0.iter().find(|text| text.starts_with(tokens));
         let after = known.map_or(&[][..], |text| &text[tokens.len()..]);
-        let wrong = |at: usize, id: u32| if at % 5 == 4 { id ^ 1 } else { id };
+        let wrong = |at: usize, id: u32| if (at + 1).is_multiple_of(self.1) { id ^ 1 } else { id };
         into.extend(after.iter().take(n).enumerate().map(|(i, id)| wrong(tokens.len() + i, *id)));
     }
 }
@@ -167,12 +167,11 @@ fn answers_are_the_same_whatever_guesses_the_next_tokens() {
             let plain = together(&mut runner, &requests);
             let texts = requests.iter().zip(&plain);
             let texts = texts.map(|(r, answer)| [r.prompt.tokens.as_slice(), answer].concat());
-            let knowing = Arc::new(Knowing(texts.collect()));
-            for drafting in [
-                Drafting::Text(Arc::new(Lookup)),
-                Drafting::Model,
-                Drafting::ModelSaying(knowing.clone()),
-            ] {
+            let texts: Vec<_> = texts.collect();
+            let saying = |every| Drafting::ModelSaying(Arc::new(Knowing(texts.clone(), every)));
+            for drafting in
+                [Drafting::Text(Arc::new(Lookup)), Drafting::Model, saying(usize::MAX), saying(5)]
+            {
                 runner.set_drafting(drafting.clone()).unwrap();
                 assert_eq!(together(&mut runner, &requests), plain, "{what}, {drafting:?}");
                 for (request, plain) in requests.iter().zip(&plain) {
@@ -182,6 +181,14 @@ fn answers_are_the_same_whatever_guesses_the_next_tokens() {
             }
             let finish = runner.generate(requests[0].clone(), &CancelToken::new(), |_| {}).unwrap();
             assert!(finish.stats.accepted_tokens > 5, "{what}: {:?}", finish.stats);
+            let rates = [Drafting::Model, saying(usize::MAX)].map(|drafting| {
+                runner.set_drafting(drafting).unwrap();
+                let request = requests[0].clone();
+                let stats = runner.generate(request, &CancelToken::new(), |_| {}).unwrap().stats;
+                stats.accepted_tokens as f64 / stats.drafted_tokens.max(1) as f64
+            });
+            // Random weights agree with nobody.
+            assert!(rates[0] < 0.2 && rates[1] == 1.0, "{what}: {rates:?}");
         }
     }
 }
