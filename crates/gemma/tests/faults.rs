@@ -114,15 +114,26 @@ fn f11_configurations_that_lie() {
     assert!(said.contains("4000") && said.contains("317"), "{said}");
 }
 
+/// The quickest of three runs: a machine that does something else for a moment is no fault of ours.
+fn quickest(mut run: impl FnMut()) -> Duration {
+    let mut time = || {
+        let start = Instant::now();
+        run();
+        start.elapsed()
+    };
+    [time(), time(), time()].into_iter().min().unwrap()
+}
+
 #[test]
 fn f12_a_tokenizer_of_300_mb_is_refused_unread() {
     let folder = copy("gemma3_text");
     let file = fs::File::create(folder.path().join("tokenizer.json")).unwrap();
     file.set_len(300 << 20).unwrap();
-    let start = Instant::now();
-    let said = refused(folder.path());
-    assert!(said.contains("tokenizer.json") && said.contains("314572800"), "{said}");
-    assert!(start.elapsed() < Duration::from_secs(5));
+    let took = quickest(|| {
+        let said = refused(folder.path());
+        assert!(said.contains("tokenizer.json") && said.contains("314572800"), "{said}");
+    });
+    assert!(took < Duration::from_secs(1), "{took:?}");
 }
 
 #[test]
@@ -228,9 +239,8 @@ fn f15_damaged_and_odd_safetensors() {
     let mut long = (101u64 << 20).to_le_bytes().to_vec();
     long.extend(&good[8..]);
     fs::write(&path, &long).unwrap();
-    let start = Instant::now();
-    assert!(refused(folder.path()).contains("damaged safetensors"));
-    assert!(start.elapsed() < Duration::from_secs(2));
+    let took = quickest(|| assert!(refused(folder.path()).contains("damaged safetensors")));
+    assert!(took < Duration::from_millis(200), "{took:?}");
 
     for cut in [0, 7, 8, 100, good.len() / 2, good.len() - 1] {
         fs::write(&path, &good[..cut]).unwrap();

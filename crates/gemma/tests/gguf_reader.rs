@@ -28,12 +28,17 @@ fn parse(bytes: Vec<u8>) -> Result<Gguf, Error> {
 
 /// The message of a file that must be refused, after checking that refusing it was quick.
 fn refused(bytes: Vec<u8>) -> String {
-    let started = Instant::now();
-    let error = match parse(bytes) {
-        Ok(_) => panic!("the file was accepted"),
-        Err(e) => e.to_string(),
+    let timed = || {
+        let bytes = bytes.clone();
+        let started = Instant::now();
+        match parse(bytes) {
+            Ok(_) => panic!("the file was accepted"),
+            Err(e) => (started.elapsed(), e.to_string()),
+        }
     };
-    assert!(started.elapsed().as_secs() < 5, "took {:?}: {error}", started.elapsed());
+    // The quickest of three: a machine that does something else for a moment is no fault of ours.
+    let (took, error) = [timed(), timed(), timed()].into_iter().min().unwrap();
+    assert!(took.as_millis() < 500, "took {took:?}: {error}");
     error
 }
 

@@ -133,10 +133,14 @@ fn an_animation_with_too_much_work_in_it_is_refused_at_once() {
         bomb.extend(b"\x2c\0\0\0\0\x01\0\x01\0\0\x02\x02\x44\x01\0");
     }
     bomb.push(0x3b);
-    let start = Instant::now();
-    let refused = Video::from_animation(&bomb, 32, &Limits::default()).err();
-    assert!(matches!(refused, Some(Error::VideoSize { frames: 1_000_000, .. })));
-    assert!(start.elapsed() < Duration::from_secs(10));
+    let timed = || {
+        let start = Instant::now();
+        let refused = Video::from_animation(&bomb, 32, &Limits::default()).err();
+        assert!(matches!(refused, Some(Error::VideoSize { frames: 1_000_000, .. })));
+        start.elapsed()
+    };
+    // The quickest of three: a machine that does something else for a moment is no fault of ours.
+    assert!([timed(), timed(), timed()].into_iter().min().unwrap() < Duration::from_secs(2));
 }
 
 #[test]
