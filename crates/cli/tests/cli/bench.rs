@@ -53,7 +53,7 @@ fn json_says_what_was_measured() {
     // A device's name goes on to say what it multiplies with.
     let told = row["cpu_info"].as_str().expect("a name");
     let device = cpu["name"].as_str().expect("a name");
-    assert!(!told.is_empty() && device.starts_with(told), "{told}; {device}");
+    assert!(!told.is_empty() && device.starts_with(&format!("{told}, ")), "{told}; {device}");
     let seconds = row["samples_ns"][0].as_f64().expect("a number") / 1e9;
     let rate = row["samples_ts"][0].as_f64().expect("a number");
     assert!((seconds * rate / 8.0 - 1.0).abs() < 1e-3, "{row}");
