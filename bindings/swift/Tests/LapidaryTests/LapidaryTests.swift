@@ -142,7 +142,7 @@ final class LapidaryTests: XCTestCase {
         }
         let chat = try engine.conversation(options: greedy(48))
         await fails(.contextLengthExceeded) {
-            _ = try await chat.send(text: String(repeating: "fox ", count: 600)).reply()
+            _ = try await chat.send(text: String(repeating: "fox ", count: 600))
         }
         let stream = try await chat.send(text: story)
         await fails(.busy) { _ = try await chat.send(text: story) }

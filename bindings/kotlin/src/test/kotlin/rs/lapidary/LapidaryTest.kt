@@ -182,9 +182,7 @@ class LapidaryTest {
             engine.conversation(options = AnswerOptions(format = Format.JsonSchema("{")))
         }
         val chat = engine.conversation(options = greedy(48))
-        fails(ErrorCode.CONTEXT_LENGTH_EXCEEDED) {
-            chat.send("fox ".repeat(600)).use { it.reply() }
-        }
+        fails(ErrorCode.CONTEXT_LENGTH_EXCEEDED) { chat.send("fox ".repeat(600)) }
         val stream = chat.send(story)
         fails(ErrorCode.BUSY) { chat.send(story) }
         stream.close()
@@ -195,7 +193,7 @@ class LapidaryTest {
 
     private suspend fun Conversation.sendAt(temperature: Float) {
         setOptions(AnswerOptions(temperature = temperature))
-        send(story).use { it.reply() }
+        send(story)
     }
 
     @Test
